@@ -313,7 +313,7 @@ def test_a_layout_that_does_not_fit_is_an_error(tmp_path):
         load_detector(f"onnx:{path}", layout="detr")
     with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64, not 96x96"):
         load_detector(f"onnx:{path}", input_size=96)
-    with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64: leave out trim and fit=max-area"):
+    with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64: omit trim and fit=max-area"):
         load_detector(f"onnx:{path}", layout="yolov5,trim=yes")
 
 
@@ -400,7 +400,7 @@ def test_classes_that_are_guessed_are_said(tmp_path, caplog):
     load_detector(f"onnx:{path}")
     assert warnings_of(caplog) == [
         "detr.onnx does not name its classes: its classes, which it does not count, are taken for those of COCO; "
-        "--set class_names=@FILE gives others"
+        "--set class_names=@FILE sets others"
     ]
     caplog.clear()
     load_detector(f"onnx:{path}", class_names=["a"])

@@ -1,4 +1,4 @@
-"""Detectors: `load_detector` makes one from a SPEC, a callable or a Defense, whatever framework is behind it.
+"""Detectors: `load_detector` makes one from a SPEC, a callable or a Defense, of any framework.
 
     builtin                  the detector that comes with the package
     onnx:FILE                 an ONNX graph

@@ -1,4 +1,4 @@
-"""`objectseeker check`: does a detector keep the contract that certificates rest on, and what does an image cost?
+"""Check that a detector keeps the contract that certificates rest on, and what an image costs.
 
 The proofs need this of a detector, at the batch shapes in use: the boxes of a view depend on that view's own pixels
 only. Not on other images of the batch, not on earlier images, not on pixels that a mask removed. Tests cannot prove
@@ -72,7 +72,7 @@ class DetectorCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed."""
+        """Return whether no check failed."""
         return not self.failed
 
     @property
@@ -136,7 +136,7 @@ def check(
         fill: Gray value of removed pixels.
         seed: Seed of the noise that is shown.
         open_progress: Called before each check with its name and its number of runs; returns a context manager.
-        on_result: Called with each result as soon as it is there.
+        on_result: Called with each result as soon as it exists.
 
     Returns:
         The report. A failed check is a result in it, not an exception.
@@ -369,7 +369,7 @@ def check_views(
 
     clean = detect(image)
     if not any(len(view) for view in clean[1:]):
-        raise _CheckFailedError("no masked view has a box, so nothing can be checked: pass an image with objects")
+        raise _CheckFailedError("no masked view has a box, so nothing can be checked: use an image with objects")
     for number, members in enumerate(masks.strip_indices):
         for rectangles in (strips.removed[members], borders[members].reshape(-1, 4)):
             view = detect(_rewritten(image, rectangles, rng))[number + 1]

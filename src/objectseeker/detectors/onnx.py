@@ -1,8 +1,8 @@
 """Any ONNX detector, run by ONNX Runtime.
 
-Which files beside an ONNX graph hold its weights: the graph says so, tensor by tensor.
+The files next to an ONNX graph that hold its weights are named in the graph, tensor by tensor.
 
-An ONNX file is a protocol buffer: fields of a number and a wire type, one after the other, messages within messages.
+An ONNX file is a protocol buffer: a sequence of fields with a number and a wire type, messages within messages.
 Only the fields that lead to a tensor's location are looked into; everything else is skipped by its length.
 """
 
@@ -49,7 +49,7 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
 }
 DEVICE = re.compile(r"(cpu|cuda)(?::(\d{1,3}))?")  # cuda:1 is the second GPU
 BATCH_ON = {"cpu": 1, "cuda": 8}  # views per forward pass, by measurement
-PADDLE_INPUTS = {"scale_factor", "im_shape"}  # what PaddleDetection wants to know beside the image
+PADDLE_INPUTS = {"scale_factor", "im_shape"}  # further inputs of PaddleDetection besides the image
 
 log = logging.getLogger("objectseeker")
 
@@ -159,13 +159,13 @@ class Graph:
         return LAYOUTS[name]
 
     def _disambiguate_layout(self, name: str, size: Size) -> str:
-        """The layout of a graph whose outputs have the shapes of `name`, by the boxes it gives for a gray image."""
+        """Choose the layout of a graph whose outputs have the shapes of `name` by its boxes for a gray image."""
         shape = (self.batch_size or 1, 3, size[1], size[0])
-        if math.prod(shape) * np.dtype(self.input_type).itemsize > MAX_BATCH_BYTES:  # which is refused later on
+        if math.prod(shape) * np.dtype(self.input_type).itemsize > MAX_BATCH_BYTES:  # rejected later on
             return name
         try:
             ((seen,), *_) = _forward(self, [self.outputs[0].name], LAYOUTS[name])(np.full(shape, 0.5, self.input_type))
-        except ObjectSeekerError:  # of a size that it does not take, which is said when it is used
+        except ObjectSeekerError:  # of a size that it does not take, which is reported when it is used
             return name
         boxes = (seen if name == "yolox" else seen.T)[:, :4].astype(np.float64)
         found = infer_box_format(boxes, size)
@@ -192,12 +192,12 @@ class Graph:
     def choose_size(self, wanted: int | tuple[int, int] | None, layout: Layout) -> Size:
         fixed = None if self.size is None else f"{self.path} is fixed to inputs of {self.size[0]}x{self.size[1]}"
         if fixed and layout.free_sides:
-            raise ObjectSeekerError(f"{fixed}: leave out trim and fit=max-area")
+            raise ObjectSeekerError(f"{fixed}: omit trim and fit=max-area")
         if wanted is None:
             return self.size or parse_size(layout.input_size)
         size = parse_size(wanted)
         if fixed and self.size != size:
-            raise ObjectSeekerError(f"{fixed}, not {size[0]}x{size[1]}: leave out the input size")
+            raise ObjectSeekerError(f"{fixed}, not {size[0]}x{size[1]}: omit the input size")
         return size
 
     def choose_batch(self, wanted: int | None, layout: Layout) -> int | None:
@@ -208,7 +208,7 @@ class Graph:
         return fixed or wanted
 
     def resolve_background(self, layout: Layout, classes: int | None, wanted: Sequence[str] | None) -> Layout:
-        """The layout of a graph whose last class may be the background: not if it has COCO's numbers or a name."""
+        """Decide whether the last class is the background: not if the graph has COCO's numbers or a name."""
         named = len(wanted if wanted is not None else class_names.from_metadata(self.metadata))
         own = classes is not None and (named == classes or (named == 0 and classes == len(class_names.COCO_91)))
         return replace(layout, background="none") if own and layout.background == "last" else layout
@@ -266,7 +266,7 @@ def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
     options.log_severity_level = 4  # nothing: errors are raised anyway, warnings are about the exporter
     try:
         chosen = (provider, settings | ({} if kind == "cpu" else {"device_id": str(number)}))
-        # Without the fallback it neither tries another device nor says so on the output stream.
+        # Without the fallback it neither tries another device nor prints that it does.
         session = onnxruntime.InferenceSession(str(path), options, providers=[chosen], enable_fallback=0)
     except Exception as error:
         reason = str(error).splitlines()[0]
@@ -277,7 +277,7 @@ def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use; in a container these are often fewer than the machine has."""
+    """Return the number of cores for this process; in a container often fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -294,7 +294,7 @@ def _guess_class_names(path: Path, labels: int | None, layout: Layout) -> tuple[
     which = "its classes, which it does not count," if labels is None else f"its {count} classes"
     dataset = "PASCAL VOC" if count == len(class_names.VOC_20) else "COCO"
     taken = f"{which} are taken for those of {dataset}"
-    log.warning("%s does not name its classes: %s; --set class_names=@FILE gives others", path.name, taken)
+    log.warning("%s does not name its classes: %s; --set class_names=@FILE sets others", path.name, taken)
     return class_names.BY_COUNT[count]
 
 
@@ -388,7 +388,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
                 raise ValueError("a field is longer than its message")
             yield tag >> 3, message[place : place + length]
             place += length
-        elif wire not in (START, END):  # what is in a group is looked at as if it were beside it: rather too much
+        elif wire not in (START, END):  # the fields of a group are read as if they were outside it: rather too much
             raise ValueError(f"unknown wire type {wire}")
 
 

@@ -77,7 +77,7 @@ class PythonDetector:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the callable wants its images one at a time."""
+        """Return whether the callable takes one image at a time."""
         return bool(getattr(self.function, "one_by_one", False))
 
     def __call__(self, images: Sequence[Image]) -> Sequence[Detections]:
@@ -103,7 +103,7 @@ def load_python(target: str, *, class_names: Sequence[str] | None = None) -> Pyt
     what the detector reads, in one of two ways. Either FUNCTION or MODULE has an attribute `fingerprint`, a string that
     you change with the weights. Or the covered files are those that Python opens while the module is imported and while
     the function is called for the first time, and those that string literals of the sources name. If there is no such
-    file, a change of weights could go unnoticed, and `unverified_reason` says so.
+    file, a change of weights could go unnoticed, and `unverified_reason` reports it.
 
     Args:
         target: MODULE:FUNCTION; FUNCTION may be any callable object.
@@ -334,7 +334,7 @@ def _audit_event(event: str, args: tuple[Any, ...]) -> None:
 def _importing_installed(frame: FrameType | None) -> bool:
     """Return whether the detector is importing an installed package.
 
-    The settings and caches that a package reads then are no weights. Frames above the loader do not count: a server or
+    The settings and caches that a package reads then are not weights. Frames above the loader do not count: a server or
     `python -m` is an installed module that is still being run.
     """
     while frame is not None and frame.f_code.co_filename != LOADER:

@@ -17,7 +17,7 @@ from objectseeker.errors import ObjectSeekerError
 PRECISIONS = ("float32", "float16", "bfloat16")
 INPUT_SIZE = 416
 BATCH_ON = {"cpu": 8, "cuda": 128}  # views per forward pass
-CROP_SIDES = 4  # on a GPU a cropped view has one of so many widths and heights: few shapes, large batches
+CROP_SIDES = 4  # on a GPU a cropped view has one of 4 widths and heights: few shapes, large batches
 
 
 def torch_detector(
@@ -30,17 +30,17 @@ def torch_detector(
     share: bool | None = None,
     **options: Any,
 ) -> NetworkDetector:
-    """A module from float images N x 3 x H x W to boxes N x A x 4 (corners, input pixels) and scores N x A x classes.
+    """Wrap a module from images N x 3 x H x W to boxes N x A x 4 and scores N x A x classes.
 
-    `decode` turns what the module returns into that pair, if it returns something else. `options` are those of
-    `NetworkOptions`. `layout` says how the input is placed and normalized and what IoU is suppressed; its default is
-    that of the built-in detector: RGB 0..255, top left on gray. The module is put into evaluation mode: a batch norm in
-    training mode would mix the views of a batch.
+    Images are float; boxes are corners in input pixels. `decode` turns what the module returns into that pair, if it
+    returns something else. `options` are those of `NetworkOptions`. `layout` defines how the input is placed and
+    normalized and the IoU of suppression; its default is that of the built-in detector: RGB 0..255, top left on gray.
+    The module is put into evaluation mode: a batch norm in training mode would mix the views of a batch.
 
-    Views are masked, run and suppressed on the device (`gpu.device_views`); the best 300 boxes of each take part in
-    suppression. In a `precision` other than float32 a copy of the module is used. `compiled` has torch compile it, by
-    default where that pays and is possible: in half precision on a GPU, with triton and a C compiler, if the layout
-    gives all images one input size (each size takes most of a minute). `share` has the views of the built-in detector
+    Views are masked, run and suppressed on the device (`gpu.device_views`); the best 300 boxes of each are considered
+    in suppression. In a `precision` other than float32 a copy of the module is used. `compiled` has torch compile it,
+    by default where that pays and is possible: in half precision on a GPU, with triton and a C compiler, if the layout
+    has one input size for all images (each size takes most of a minute). `share` has the views of the built-in detector
     share its first stages (`gpu.shared`), by default in half precision on a GPU.
     """
     torch = import_torch("a torch module")

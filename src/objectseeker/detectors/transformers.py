@@ -56,7 +56,7 @@ def kept_tokens(image: Size, network: Size, token: Size, removed: Ints) -> Bools
     """Compute which tokens each view keeps, N x tokens, row by row.
 
     These are the tokens that touch a raw pixel outside `removed`, N x R x 4. An image of `image` = width, height fills
-    a network input of `network`, which is cut into squares of `token` from the top left; what is left over at the right
+    a network input of `network`, which is cut into squares of `token` from the top left; the remainder at the right
     and at the bottom belongs to no token.
     """
     (columns, rows), (width, height) = map(_touched, image, network, token), image
@@ -71,7 +71,7 @@ def kept_tokens(image: Size, network: Size, token: Size, removed: Ints) -> Bools
 
 
 def _touched(raw: int, network: int, token: int) -> list[tuple[int, int]]:
-    """Return the raw pixels that each token touches along one axis, in integers: no rounding error moves an end."""
+    """Return the raw pixels that each token touches along one axis, in integers, so without rounding."""
     return [(i * token * raw // network, -(-(i + 1) * token * raw // network)) for i in range(network // token)]
 
 
@@ -132,7 +132,7 @@ def make_token_dropper(model: Any) -> TokenDropper:
 def plan_views(
     model: Any, prepare: Callable[[Image], Any], read: Callable[[Any, Image], RawBoxes], drops: TokenDropper
 ) -> PlanViews:
-    """Plan the views of `model`; `prepare` makes its inputs from an image, `read` its boxes from its outputs."""
+    """Plan the views of `model`; `prepare` makes inputs of an image, `read` boxes of outputs."""
     import torch
 
     accepted: set[Size] = set()  # sizes of the network input on which the model has run
@@ -226,7 +226,7 @@ def _yolos(model: Any) -> TokenDropper:
 
 
 def _rf_detr(model: Any) -> TokenDropper:
-    """RF-DETR: tokens in windows, each with its own class token; every few layers all tokens attend to each other.
+    """RF-DETR: tokens in windows, each with a class token; every few layers all attend to each other.
 
     The outputs of its layers become feature maps for the convolutions and the decoder. At a missing token a map has the
     features of an image that shows nothing but filling.
@@ -237,7 +237,7 @@ def _rf_detr(model: Any) -> TokenDropper:
     parts, settings, rest = backbone.embeddings, backbone.config, _behind_backbone(model)
 
     def windows(height: int, width: int) -> Any:
-        """Return the tokens of each window, from 1 on, after its class token, 0, as the model partitions them."""
+        """Return the tokens of each window, numbered after its class token (0), as the model partitions."""
         across, down = _token_size(parts)
         numbers = torch.arange(1 + (height // down) * (width // across)).view(1, -1, 1)
         formed = parts.window_partition(numbers, height, width) if settings.num_windows > 1 else numbers
@@ -289,7 +289,7 @@ def _rf_detr(model: Any) -> TokenDropper:
 
 
 def _run_layer(layer: Any, hidden: Any, lengths: list[int]) -> Any:
-    """Run a layer of RF-DETR's backbone; tokens attend to those of their own window, in a global layer to all."""
+    """Run a layer of RF-DETR's backbone; tokens attend within their window, in a global layer to all."""
     import torch
 
     seen = layer.norm1(hidden)
@@ -300,7 +300,7 @@ def _run_layer(layer: Any, hidden: Any, lengths: list[int]) -> Any:
 
 
 def _behind_backbone(model: Any) -> Any:
-    """Return RF-DETR from the feature maps of its backbone on, with the same weights: its backbone is the identity."""
+    """Return RF-DETR from the feature maps of its backbone on: its backbone passes its input through."""
     import torch
 
     class Identity(torch.nn.Module):  # type: ignore[misc]  # torch is Any for mypy
@@ -409,10 +409,10 @@ def _require_on_hub(name: str, failed: str) -> None:
 def transformers_detector(
     model: Any, processor: Any, *, score_floor: float = SCORE_FLOOR, device: str = "cpu", mask_mode: str = "fill"
 ) -> SingleImageDetector:
-    """Wrap a model for object detection and its image processor, which resizes images and maps the boxes back.
+    """Wrap an object detection model and its image processor, which resizes and maps boxes back.
 
     In mask mode "fill" the caller fills what a mask removes. In "drop" the detector fills it and drops the tokens that
-    then show only filling, as described above; YOLOS and RF-DETR can.
+    then show only filling, as the module explains; YOLOS and RF-DETR can.
     """
     torch = import_torch("a transformers model", extra="transformers")
     if mask_mode not in MASK_MODES:

@@ -1,4 +1,4 @@
-"""Models of ultralytics, run by its own predict(). The package is AGPL: only `ultralytics:` specs import it."""
+"""Models of ultralytics, run by its predict(). It is AGPL: only `ultralytics:` specs import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes drawn on images, in colors that color-blind readers tell apart (Okabe and Ito's palette)."""
+"""Draw boxes on images, in colors that color-blind readers can distinguish (Okabe and Ito's palette)."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ PURPLE: Color = (204, 121, 167)
 PALETTE = (SKY_BLUE, ORANGE, YELLOW, PURPLE, GREEN, VERMILION, BLUE)  # of classes
 BASE, CERTIFIED, PARTLY, VULNERABLE, TRUTH = SKY_BLUE, GREEN, SKY_BLUE, VERMILION, WHITE
 
-MOST_CAPTIONS = 500  # in a picture; more could not be read, and whoever draws the image can ask for any number
+MOST_CAPTIONS = 500  # per image; more could not be read, and a caller may draw any number of boxes
 MOST_CLASSES = 12  # in a legend
 MOST_COVERED = 0.1  # of a caption's plate that may lie on others: a box whose caption finds no room goes without
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """Boxes drawn alike: outlines `width` times as thick as usual (0: none), inside shaded with opacity `shade`.
+    """Boxes drawn alike: outlines `width` times the default (0: none), filled with opacity `shade`.
 
-    `captions` holds one text per box, or is empty.
+    `captions` holds one string per box, or is empty.
     """
 
     boxes: Floats
@@ -66,7 +66,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One entry of a legend: what boxes of this look are; without a color, a remark."""
+    """One entry of a legend: the meaning of boxes of this look; without a color, a note."""
 
     text: str
     color: Color | None = BLACK
@@ -86,7 +86,7 @@ def draw(
     """Boxes with name and score in the color of their class, and a legend below the image.
 
     Boxes that only masking found (`recovered`) are dashed, ground truth is thin and white. `proven` says where a patch
-    (`against` names it) cannot hide each box, base ones first: colors then tell what is certified, not the class.
+    (`against` names it) cannot hide each box, base ones first: colors then show certificates, not classes.
     """
     boxes = base if recovered is None else Detections.concatenate([base, recovered])
     words = captions(boxes, names)
@@ -109,7 +109,7 @@ def draw(
 
 
 def color_of(label: int) -> Color:
-    """The color of a class, the same in every picture: one of the palette, then hues as far apart as they come."""
+    """Return the color of a class, the same in every image: one of the palette, then distant hues."""
     if 0 <= label < len(PALETTE):
         return PALETTE[label]
     red, green, blue = colorsys.hsv_to_rgb(
@@ -119,7 +119,7 @@ def color_of(label: int) -> Color:
 
 
 def _class_keys(boxes: Detections, names: Sequence[str]) -> list[Key]:
-    """The classes in a picture, the most frequent first."""
+    """Return the classes in an image, the most frequent first."""
     counts = Counter(boxes.label.tolist()).most_common()
     keys = [Key(f"{_name(label, names)} ({count})", color_of(label)) for label, count in counts[:MOST_CLASSES]]
     more = len(counts) - MOST_CLASSES
@@ -169,7 +169,7 @@ def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
     canvas = as_image(image).copy()
     height, width = canvas.shape[:2]
     short = min(height, width)
-    texts: list[tuple[str, Ints, Color]] = []
+    captions: list[tuple[str, Ints, Color]] = []
     for layer in layers:
         thinnest = 2 if layer.width >= 1 and short > 200 else 1
         line = 0 if layer.width == 0 else max(thinnest, round(layer.width * short / 200))
@@ -180,39 +180,39 @@ def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
             _shade(canvas, pixels, layer.color, layer.shade)
             _outline(canvas, pixels, layer.color, line, dash=4 * line if layer.dashed else 0)
             if len(layer.captions):
-                texts.append((layer.captions[number], pixels, layer.color))
-    picture = PIL.Image.fromarray(canvas)
+                captions.append((layer.captions[number], pixels, layer.color))
+    annotated = PIL.Image.fromarray(canvas)
     font = _font(width, height)
     taken = np.empty((0, 4))
-    texts.sort(key=lambda one: (one[1][0] - one[1][2]) * (one[1][3] - one[1][1]))
-    for text, pixels, color in texts[:MOST_CAPTIONS]:
-        taken = _caption(picture, text, pixels, color, font, taken)
-    return picture
+    captions.sort(key=lambda one: (one[1][0] - one[1][2]) * (one[1][3] - one[1][1]))
+    for text, pixels, color in captions[:MOST_CAPTIONS]:
+        taken = _caption(annotated, text, pixels, color, font, taken)
+    return annotated
 
 
-def with_legend(picture: PIL.Image.Image, keys: Sequence[Key]) -> PIL.Image.Image:
-    """The picture with a white strip below it that says what its boxes are; it keeps its place and its pixels.
+def with_legend(annotated: PIL.Image.Image, keys: Sequence[Key]) -> PIL.Image.Image:
+    """Return the image with a white legend strip below it.
 
-    One that is too narrow for a few letters stays as it is.
+    An image that is too narrow for a few letters is returned unchanged.
     """
-    font = _font(*picture.size)
+    font = _font(*annotated.size)
     left, top, right, bottom = font.getbbox("Ag")
     line, letter = math.ceil(1.5 * (bottom - top)), right - left
     swatch = 2 * line
-    if not keys or picture.width < swatch + 3 * letter:
-        return picture
+    if not keys or annotated.width < swatch + 3 * letter:
+        return annotated
     placed: list[tuple[Key, int, int, str]] = []
     x = y = 0
     for key in keys:
         begin = line // 4 if key.color is None else swatch
-        text = _shortened(key.text, font, picture.width - begin)
+        text = _shortened(key.text, font, annotated.width - begin)
         wide = begin + math.ceil(font.getlength(text))
-        if x and x + wide > picture.width:
+        if x and x + wide > annotated.width:
             x, y = 0, y + line
-        placed.append((key, x, y + picture.height, text))
+        placed.append((key, x, y + annotated.height, text))
         x += wide + line // 2
-    page = PIL.Image.new("RGB", (picture.width, picture.height + y + line), "white")
-    page.paste(picture)
+    page = PIL.Image.new("RGB", (annotated.width, annotated.height + y + line), "white")
+    page.paste(annotated)
     pen, stroke = PIL.ImageDraw.Draw(page), max(2, line // 6)
     for key, x, y, text in placed:
         if key.color is not None:
@@ -246,7 +246,7 @@ def _shade(canvas: Image, pixels: Ints, color: Color, opacity: float) -> None:
 
 
 def _outline(canvas: Image, pixels: Ints, color: Color, line: int, *, dash: int) -> None:
-    """An outline `line` pixels thick, inside the box; `dash` is the length of a dash and of a gap, 0 for none."""
+    """Draw an outline `line` pixels thick, inside the box; `dash` is the length of dash and gap, or 0."""
     x1, y1, x2, y2 = pixels
     inside = canvas[y1:y2, x1:x2]
     if line > 0:
@@ -257,27 +257,27 @@ def _outline(canvas: Image, pixels: Ints, color: Color, line: int, *, dash: int)
 
 
 def _drawn(length: int, dash: int) -> Bools:
-    """Which positions along an edge are drawn."""
+    """Return the positions along an edge that are drawn."""
     return np.ones(length, np.bool_) if dash == 0 else np.arange(length) // dash % 2 == 0
 
 
-def _caption(picture: PIL.Image.Image, text: str, pixels: Ints, color: Color, font: Font, taken: Floats) -> Floats:
-    """The text on a plate above the box, inside it or below, where no earlier plate lies, best at its left.
+def _caption(annotated: PIL.Image.Image, text: str, pixels: Ints, color: Color, font: Font, taken: Floats) -> Floats:
+    """Draw the caption on a plate above the box, inside it or below, free of earlier plates, best left.
 
-    It is always inside the image, and left out where it would cover others. Returns the plates there are now.
+    It is always inside the image, and omitted where it would cover others. Returns the plates there are now.
     """
     _, top, _, bottom = font.getbbox("Ag" + text)
     margin = max(1, round((bottom - top) / 5))
-    text = _shortened(text, font, picture.width - 2 * margin)
+    text = _shortened(text, font, annotated.width - 2 * margin)
     left, _, right, _ = font.getbbox(text)
     width, height = math.ceil(right - left) + 2 * margin, math.ceil(bottom - top) + 2 * margin
-    if not text or height > picture.height or width > picture.width:
+    if not text or height > annotated.height or width > annotated.width:
         return taken
     x1, y1, x2, y2 = pixels.tolist()
-    lefts = [min(x1, picture.width - width), max(x2 - width, 0)]
-    heights = [y for y in (y1 - height, y1, y2, y2 - height) if 0 <= y <= picture.height - height]
+    lefts = [min(x1, annotated.width - width), max(x2 - width, 0)]
+    heights = [y for y in (y1 - height, y1, y2, y2 - height) if 0 <= y <= annotated.height - height]
     plates = np.array(
-        [(x, y, x + width, y + height) for x in lefts for y in heights or [picture.height - height]], float
+        [(x, y, x + width, y + height) for x in lefts for y in heights or [annotated.height - height]], float
     )
     covered = intersection(plates, taken).sum(axis=1)
     place = int(covered.argmin())  # the first that is free, else what covers least
@@ -285,7 +285,7 @@ def _caption(picture: PIL.Image.Image, text: str, pixels: Ints, color: Color, fo
         return taken
     plate = plates[place : place + 1]
     x, y = plate[0, :2].tolist()
-    pen = PIL.ImageDraw.Draw(picture)
+    pen = PIL.ImageDraw.Draw(annotated)
     pen.rectangle((x, y, x + width - 1, y + height - 1), fill=color)
     brightness = np.dot(color, (0.299, 0.587, 0.114))
     pen.text((x + margin - left, y + margin - top), text, font=font, fill=BLACK if brightness > 110 else WHITE)

@@ -1,4 +1,4 @@
-"""Frames of videos, cameras, streams, folders and arrays, and the selection of the frames that are used."""
+"""Frames of videos, cameras, streams, folders and arrays, and the selection of those in use."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Video(Protocol):
 
     @property
     def live(self) -> bool:
-        """Whether frames pass while no one reads."""
+        """Return whether frames pass while no one reads."""
         ...
 
     def pending_frames(self) -> Generator[PendingFrame | LostFrame]:
@@ -177,7 +177,7 @@ def _count_used(events: Generator[VideoFrame | LostFrame]) -> Generator[VideoFra
 
 
 def latest_frames(events: Generator[VideoFrame | LostFrame]) -> Generator[VideoFrame | LostFrame]:
-    """Keep only the last of the frames that arrive while one is in use; count all losses and name the last ones.
+    """Keep only the latest frame that arrives while one is in use; count losses, name the last ones.
 
     At most one frame and MAX_WAITING_LOSSES losses wait, however long a frame is in use.
     """
@@ -305,7 +305,7 @@ def import_pyav() -> Any:
 
 
 def is_video(source: str) -> bool:
-    """Return whether an argument names a video: video:ANYTHING, a camera, a stream, or a file by its suffix."""
+    """Return whether an argument names a video: video:ANYTHING, a camera, a stream, or by suffix."""
     if os.path.exists(source):  # noqa: PTH110  # a name that no file can have is not one
         return Path(source).is_file() and _suffix(source) in SUFFIXES
     if source.startswith(PREFIX) or _is_camera(source):
@@ -357,7 +357,7 @@ def _open_camera(number: int) -> Video:
 
 
 class DecodedVideo:
-    """A video that PyAV decodes: upright frames of eight bits per channel, transparency on white, as images are.
+    """A video decoded by PyAV: upright frames of eight bits per channel, transparency on white.
 
     It is opened at once, and can be read once.
     """

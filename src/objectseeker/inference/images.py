@@ -1,4 +1,4 @@
-"""Detect in many images: find the sources, run the defended detector on each, and keep what is finished.
+"""Detect in many images: find the sources, run the detector on each, and keep what is finished.
 
 A run with a folder for its results can be interrupted at any time and resumed: finished images are in its journal, and
 all other files follow from that and the list of sources alone.
@@ -58,7 +58,7 @@ log = logging.getLogger("objectseeker")
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """An image to detect in: its id and name in results, its path, and its size if an annotation states it."""
+    """An image to detect in: id, name in results, path, and the size if an annotation states it."""
 
     id: ImageId
     name: str
@@ -379,7 +379,7 @@ def encode_jpeg(annotated: PIL.Image.Image) -> bytes:
 
 
 def annotated_names(names: Sequence[str]) -> list[str]:
-    """Choose a file below the folder of annotated images for each image; never outside of it (path traversal).
+    """Choose a file for each annotated image, always inside their folder (no path traversal).
 
     That is x.jpg for x.jpg and x.png, and x.png.jpg next to another x. They differ by more than case, which some file
     systems ignore.

@@ -71,7 +71,7 @@ class ProgressJournal:
 
     def write_header(self, settings: Mapping[str, Any]) -> None:
         """Write the first line; if there is one, require the same settings and index the other lines."""
-        settings = json.loads(json.dumps({"format": FORMAT, **settings}))  # as it is read back
+        settings = json.loads(json.dumps({"format": FORMAT, **settings}))  # in the form in which it is read back
         first = self._reader.readline()
         if not first.endswith(b"\n"):  # nothing was finished
             self._writer.truncate(0)

@@ -1,4 +1,4 @@
-"""What the defended detector found in an image or a frame, as one type, and the files and totals made of it.
+"""The result of detection in an image or a frame, and the files and totals made of results.
 
 detections.json     COCO results: `COCO("images.json").loadRes("detections.json")`
 images.json         the images and categories they refer to, in COCO's form
@@ -110,7 +110,7 @@ class ImageResult:
 
     @property
     def alert(self) -> bool:
-        """Whether masking found boxes that no base box explains: the sign of a hiding attack."""
+        """Return whether masking recovered boxes that no base box filters: the sign of a hiding attack."""
         return self.recovered_boxes > 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _certified_locations(certificate: Mapping[str, bool | int]) -> list[str]:
 
 
 def describe_threat(threat: ThreatModel) -> str:
-    """Describe the patches of a threat in a few words."""
+    """Describe the patches of a threat as a short phrase."""
     subject = "a patch" if threat.count == 1 else "two patches"
     aspect = "" if threat.aspect == 1 else f", aspect {threat.aspect:g}"
     return f"{subject} of {100 * threat.area:g}%{aspect}"
@@ -406,7 +406,7 @@ class DetectionRun(ABC):
     @property
     @abstractmethod
     def kept(self) -> str:
-        """What an interruption leaves, as a sentence."""
+        """Return what an interruption leaves, as a sentence."""
 
     @abstractmethod
     def results(self, on_start: Callable[[str], None] = lambda cost: None) -> Generator[ImageResult]:

@@ -1,4 +1,4 @@
-"""Detect in a video: the defended detector on every frame, one line of JSON per frame, and an annotated video."""
+"""Detect in a video: every frame, with one line of JSON per frame and an annotated video."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _write_record(stream: TextIO, record: dict[str, Any]) -> None:
 def annotate_frame(
     image: Image, result: ImageResult, names: tuple[str, ...], threat: ThreatModel | None = None
 ) -> PIL.Image.Image:
-    """Draw the boxes on a frame, above a legend that is the same for every frame: all frames have one size."""
+    """Draw the boxes on a frame, above a legend that is the same for every frame of one size."""
     height, width = image.shape[:2]
     annotated = annotate_result(image, result, names, threat).crop((0, 0, width, height))
     legend = [Key("recovered by masking", dashed=True)]
@@ -237,7 +237,7 @@ def annotate_frame(
 
 
 class VideoWriter:
-    """Write images with their times as H.264 in MP4, playable up to the last frame however the program ends.
+    """Writes images with times as H.264 in MP4, playable to the last frame however the program ends.
 
     The size is that of the first image, made even by repeating its last row or column; an image of another size is
     padded with black. The file has another name until `close`.

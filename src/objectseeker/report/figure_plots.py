@@ -43,7 +43,7 @@ _Rows = TypeVar("_Rows")
 
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[_Rows]):
-    """One figure: its rows, and how they are plotted."""
+    """A figure: its rows, and how they are plotted."""
 
     description: str
     rows: Callable[[FigureContext], _Rows]

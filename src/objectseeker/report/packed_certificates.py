@@ -1,4 +1,4 @@
-"""Certificates as columns from which the page decides every verdict, while patch, location and T are still open.
+"""Certificates as columns from which the page decides every verdict, for any patch, location and T.
 
 Per object: the rectangles of integer patch positions around it (`threats.PatchPositions`). Per target, an object as one
 of the detector's labels that map to its class: the masked boxes that prove it and are sufficient on their own (mask and
@@ -10,7 +10,7 @@ that box adds nothing there, and no star centered on it counts there. For the sa
 the one with the largest share proves the object up to the highest T. Every other box with any evidence is kept, even if
 its weight is rounded down to 0: it may still be the center of a star.
 
-An attacker can draw so many weak boxes that no page could hold which of them are neighbors. Of a target with more than
+An attacker can draw more weak boxes than a page could hold the neighbors of. Of a target with more than
 MAX_MULTI_VIEW_BOXES, and of the largest if all together exceed MAX_MULTI_VIEW_BYTES, only the boxes that are sufficient
 on their own are kept: the page then certifies less than there is, never more, and reports it.
 """
@@ -44,7 +44,7 @@ MAX_MULTI_VIEW_BYTES = 2**26  # of all targets, neighbors included
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedCertificates:
-    """`columns` go to the page unchanged; the boxes behind the single_view_ and multi_view_ rows are only drawn."""
+    """`columns` go to the page unchanged; the boxes of single_view_ and multi_view_ rows are only drawn."""
 
     columns: Mapping[str, Column]
     single_view: Singles
@@ -113,13 +113,13 @@ def pack_certificates(image_set: ImageSet, rule: AnyRule, bound: Bound) -> Packe
 
 
 def _size_limit(targets: Sequence[_Target]) -> int:
-    """The size at and above which targets are too large, so that half of MAX_MULTI_VIEW_BYTES is free for the rest."""
+    """Return the size at and above which targets are too large: half of MAX_MULTI_VIEW_BYTES stays free."""
     sizes = np.sort([target.size for target in targets])
     return int(sizes[np.searchsorted(np.cumsum(sizes), MAX_MULTI_VIEW_BYTES // 2, side="right")])
 
 
 def _targets(image: ObservedImage, label_map: LabelMap, rule: AnyRule, bound: Bound, first: int) -> Iterator[_Target]:
-    """Yield the targets of one image, a block of objects at a time; `first` is the number of its first object."""
+    """Yield the targets of one image, a block of objects at a time; `first` numbers its first object."""
     mask_of = image.observation.mask_index
     for block in row_blocks(len(image.truth), len(mask_of)):
         truth = image.truth[block]

@@ -1,4 +1,4 @@
-"""The report as a file: page, style, script and data in one, its images inside the file or in a folder next to it.
+"""The report as a file: page, style, script and data, with its images inside or in a folder.
 
 What is needed to open the page comes first, with the image that it opens with. The other images come last, each in its
 own element: the page works while the browser is still reading them, and no image is decoded before it is shown.
@@ -220,7 +220,7 @@ def write_page(
 
 
 def _baseline_data(baseline: ReportSource, settings: EvaluationSettings) -> tuple[dict[str, Any], dict[str, Column]]:
-    """Return what the page needs to certify the same objects by the baseline, and its columns, named baseline_."""
+    """Return the data to certify the same objects by the baseline, and its columns, named baseline_."""
     data = report_data(baseline)
     masks, mask_index = mask_sets(baseline.images, None)
     packed = pack_certificates(data.image_set, data.rule, settings.threat.bound)
@@ -237,7 +237,7 @@ def _baseline_data(baseline: ReportSource, settings: EvaluationSettings) -> tupl
 
 @contextmanager
 def _file_errors(file: Path) -> Iterator[None]:
-    """Name the file in errors: those of a full disk name none, and a temporary file says nothing to the user."""
+    """Name the file in errors: a full disk names none, and a temporary file means nothing to the user."""
     try:
         yield
     except OSError as error:
@@ -256,14 +256,14 @@ def _truncation_caveat(packed: PackedCertificates) -> list[str]:
 def _page(title: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
     """Build the page: the part before the columns, between them and the images, and after the images."""
     web = resources.files(__package__).joinpath("web")
-    texts = {
+    assets = {
         name: web.joinpath(name).read_text(encoding="utf-8")
         for name in ("page.html", "palette.css", "page.css", *SCRIPTS)
     }
-    page = Template(texts["page.html"]).substitute(
+    page = Template(assets["page.html"]).substitute(
         title=html.escape(escape_invisible(title)),
-        style=texts["palette.css"] + texts["page.css"],
-        script="\n".join(texts[name] for name in SCRIPTS),
+        style=assets["palette.css"] + assets["page.css"],
+        script="\n".join(assets[name] for name in SCRIPTS),
         data=_to_json(data),
     )
     before, rest = page.split(COLUMNS_GO_HERE)
@@ -313,7 +313,7 @@ def _encode(values: Column) -> str:
 
 
 def _to_json(content: Any) -> str:
-    """Encode JSON that is safe inside a script element, whatever a class or a file is called: no < and only ASCII."""
+    """Encode JSON that is safe in a script element, whatever the names in it: no < and only ASCII."""
     return json.dumps(escape_invisible(content), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

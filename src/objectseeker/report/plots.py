@@ -1,4 +1,4 @@
-"""Line and bar charts as SVG and PNG: bit-identical for the same numbers, and readable without color vision."""
+"""Line and bar charts as SVG and PNG: bit-identical for equal numbers, readable without color vision."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One bar per position 0, 1, ... of the x axis; several `Bars` of a panel are drawn next to each other."""
+    """One bar per position 0, 1, ... of the x axis; several `Bars` of a panel are drawn in groups."""
 
     label: str
     heights: Sequence[Value]
@@ -149,7 +149,7 @@ def zero_based_limits(values: Sequence[Value]) -> tuple[float, float]:
 
 
 def zoomed_limits(values: Sequence[Value], min_span: float = 10.0) -> tuple[float, float]:
-    """Return limits around percentages, at least `min_span` points apart, so that small differences look small."""
+    """Return limits around percentages, at least `min_span` points apart: small differences look small."""
     known = [value for value in values if value is not None] or [0.0]
     middle, span = (min(known) + max(known)) / 2, max(min_span, 1.2 * (max(known) - min(known)))
     low = min(max(0.0, middle - span / 2), max(0.0, 100 - span))
@@ -264,8 +264,8 @@ def _draw_bars(axes: Axes, bars: Bars, groups: Sequence[Bars]) -> Any:
         edgecolor="white",
         linewidth=0,
     )
-    texts = ["" if height is None else bars.number_format.format(height) for height in bars.heights]
-    axes.bar_label(drawn, texts, size=8, padding=1.5)
+    labels = ["" if height is None else bars.number_format.format(height) for height in bars.heights]
+    axes.bar_label(drawn, labels, size=8, padding=1.5)
     from matplotlib.patches import Patch
 
     return Patch(facecolor=_rgb(MUTED), hatch=bars.hatch, edgecolor="white", linewidth=0)

@@ -1,4 +1,4 @@
-"""What a report is written of, and the numbers and strings that its page shows."""
+"""The sources of a report, and the numbers and strings that its page shows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ THRESHOLDS = tuple(t / 20 for t in range(20))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportSource:
-    """What a report is written of: observed images, and the settings that they are evaluated with.
+    """The source of a report: observed images, and the settings that they are evaluated with.
 
     Args:
         title: Heading of the page; the name of a baseline.
@@ -94,7 +94,7 @@ class ReportSource:
         )
 
     def matched_to(self, other: ReportSource) -> ReportSource:
-        """Restrict this baseline to the images of `other`, in their order; raise an error if the objects differ."""
+        """Restrict this baseline to the images of `other`, in their order; objects that differ are an error."""
         kind, baseline_kind = type(other.settings.rule), type(self.settings.rule)
         if kind is not baseline_kind:
             raise ObjectSeekerError(
@@ -109,7 +109,7 @@ class ReportSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """What a report compares with: a run of the same images, and its defense.
+    """The baseline of a report: a run of the same images, and its defense.
 
     Without a defense the rule of the report is applied to the boxes of the baseline's run.
     """
@@ -146,7 +146,7 @@ def _same_objects(image: ObservedImage, by_id: Mapping[str, ObservedImage]) -> O
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportData:
-    """What the report shows: the images with their objects, the rule, its metrics, and caveats."""
+    """The data of a report: the images with their objects, the rule, its metrics, and caveats."""
 
     image_set: ImageSet
     rule: AnyRule
@@ -155,7 +155,7 @@ class ReportData:
 
 
 def report_data(source: ReportSource) -> ReportData:
-    """Evaluate the defended detector at the operating point of the settings, with the metrics of `evaluate`."""
+    """Evaluate the defended detector at the operating point of the settings, as `evaluate` does."""
     if not source.is_labeled:
         return _unlabeled_data(source)
     image_set = ImageSet.of(source.images, source.label_map)
@@ -186,7 +186,7 @@ def report_data(source: ReportSource) -> ReportData:
 
 
 def _unlabeled_data(source: ReportSource) -> ReportData:
-    """Take the boxes that the defended detector outputs as objects. Shares of them are no recall; there is no AP."""
+    """Use the output boxes of the defended detector as objects. Shares of them are not recalls; no AP."""
     rule = source.settings.fixed_rule
     if rule is None:
         point = describe_operating_point(source.settings)
@@ -215,7 +215,7 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
 
 
 def _detector_names(label_map: LabelMap, images: Sequence[ObservedImage]) -> tuple[str, ...]:
-    """Return the detector's class names; a detector without names may use any label, which is then its own name."""
+    """Return the detector's class names; without names, any label is its own name."""
     boxes = [one for image in images for one in (image.observation.base, image.observation.all_masked)]
     used = max((int(np.max(one.label, initial=-1)) for one in boxes), default=-1) + 1
     names = label_map.detector_names
@@ -231,9 +231,9 @@ def found_columns(data: ReportData, outputs: Sequence[Detections], *, is_labeled
     image_set = data.image_set
     base = [image.observation.base.with_min_score(data.rule.base_threshold) for image in image_set.images]
     if is_labeled:
-        undefended, base_score = _match(image_set, base)
+        undefended, undefended_score = _match(image_set, base)
         defended, score = _match(image_set, outputs)
-        score = np.where(defended, score, base_score)
+        score = np.where(defended, score, undefended_score)
     else:
         pairs = zip(outputs, base, strict=True)
         undefended = np.concatenate([np.arange(len(all_boxes)) < len(base_boxes) for all_boxes, base_boxes in pairs])
@@ -269,7 +269,7 @@ def slider_stops(settings: EvaluationSettings) -> dict[str, Any]:
 
 
 def defense_settings(source: ReportSource, rule: AnyRule) -> dict[str, str]:
-    """Return every setting of the defense with all its digits, so that what the page shows can be typed again."""
+    """Return every setting of the defense with all its digits, so that it can be typed again."""
     settings, defense = source.settings, source.defense
     values: dict[str, Any] = {}
     if defense is not None:
@@ -322,7 +322,7 @@ def rule_constants(rule: AnyRule) -> dict[str, Any]:
 
 
 def tag_columns(tags: ImageTags, images: int) -> list[dict[str, Any]]:
-    """Return, per tag, its values and which of them each image has (-1 for none); tags without values are omitted."""
+    """Return, per tag, its values and each image's (-1: none); tags without values are omitted."""
     columns = []
     for name, values in tags.columns.items():
         if len(values) != images:

@@ -22,7 +22,7 @@ from objectseeker.metrics.settings import ThreatModel
 MAX_THUMBNAIL_SIDE, MAX_VIEW_SIDE = 240, 640  # pixels
 THUMBNAIL_QUALITY, VIEW_QUALITY = 50, 60  # JPEG
 
-MAX_COVER_OBJECTS = 12  # an image with more is no good first image
+MAX_COVER_OBJECTS = 12  # an image with more is too crowded to come first
 MAX_COVER_CANDIDATES = 60  # spread evenly over the run
 MAX_COVERS = 5  # ranked, in case the first images are missing
 

@@ -1,4 +1,4 @@
-"""The sequences of a report: their frames and, per track, where it is certified and its longest uncertified time.
+"""The sequences of a report: frames and, per track, where it is certified and its longest gap.
 
 All of it is computed here, for the patch that the report is written with, anywhere in the image; the page only draws
 it. `metrics.track_certificates`, which `evaluate` uses too, defines windows and uncertified times.
@@ -114,7 +114,7 @@ def _sequence_dict(name: str, sequence: _SequenceState, windows: Sequence[int]) 
 
 
 def _timelines(track: _ReportTrack, fps: float | None, windows: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield, for each patch motion, the longest uncertified time and, per window length, the state of each frame."""
+    """Yield, per patch motion, the longest uncertified time and the state of each frame per window."""
     frames = sorted(track.positions)  # frames in between are unobserved
     numbers = np.array(frames)
     line = [track.positions[number] for number in frames]
@@ -152,7 +152,7 @@ def _within(begins: Ints, ends: Ints, length: int) -> Bools:
 
 
 def _runs(states: Ints, numbers: Ints) -> list[list[int]]:
-    """Group consecutive frames of one state: state, first frame, last frame. Frames without a box are in no group."""
+    """Group consecutive frames of one state: state, first, last. Frames without a box are in no group."""
     turns = np.flatnonzero((np.diff(states) != 0) | (np.diff(numbers) > 1)) + 1
     return [
         [int(states[begin]), int(numbers[begin]), int(numbers[end - 1])]

@@ -1,4 +1,4 @@
-"""The detector that comes with the package: VOC's 20 classes, trained with half masks and bands, so cheap to defend.
+"""The built-in detector: 20 classes of VOC, trained with half masks and bands, so cheap to defend.
 
 Importing this module needs no framework. `load_torch` reads the weights of the packaged ONNX file into PyTorch.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from objectseeker.detectors.builtin.model import Predictor
 
 ONNX_FILE = Path(__file__).with_name("seeker.onnx")
-HALF_SUFFIX = "_h"  # of a weight stored as float16; a Cast node gives the float32 weight its own name
+HALF_SUFFIX = "_h"  # of a weight stored as float16; the float32 weight behind a Cast node has its own name
 
 # Fit "max-area" shows an image as large as the pixels of the square allow. If a detector's best class for a box is
 # wrong, the second one is often right. Together that is 2.4 points of AP; slightly earlier suppression than usual is

@@ -1,24 +1,24 @@
-"""What runs for the views of an image: all shapes, and the numbers that go with them.
+"""Plan the batches of an image's views: all shapes, and the numbers that go with them.
 
 Both are functions of sizes and masks only. Which views share a batch, and how it is filled up, can therefore not depend
 on what any of them shows.
 
 Layers that all views share: which of their cells are the untouched image's, and which have to be computed.
 
-Views of one image differ in what lies on the far side of a line. Far enough from the line a convolution sees either the
-image alone or the filling alone, so the first layers are run once on the image and once on nothing but filling, and for
-every view only on a strip along its line. A view is then put together cell by cell.
+Views of one image differ beyond a line. Far enough from the line a convolution sees either the image alone or the
+filling alone, so the first layers are run once on the image and once on nothing but filling, and for every view only on
+a strip along its line. A view is then put together cell by cell.
 
 Let cell f of a layer look at the pixels [s * f - low, s * f + high) along an axis (`Reach`), and let a view fill one
 side of the line at t. A cell whose interval does not reach across the line is taken from the untouched image or from
-the filling, depending on the side; every other cell from the view's strip.
-
-Guarantee: no cell of a view depends on a pixel the view fills. Proof: a cell taken from the filling depends on no pixel
-at all. A cell of a strip is computed from the view itself, or, behind a second stage, from cells of the view, of which
-this is already proved. A cell taken from the untouched image looks at pixels on the other side of the line only. QED.
-The last step asks of the kernels that a sum is taken over the cell's own pixels and nothing else. Matrix products and
-implicit ones do that; a Fourier transform or a large Winograd tile computes with neighbors that cancel, up to rounding.
-So `device_views` tries it out on the kernels themselves, bit by bit, before it uses them at a new shape.
+Let cell f of a layer see the pixels [s * f - low, s * f + high) along an axis (`ReceptiveField`), and let a view fill
+one side of the line at t. A cell whose interval does not reach across the line is taken from the untouched image or
+from Guarantee: no cell of a view depends on a pixel the view fills. Proof: a cell taken from the filling depends on no
+pixel at all. A cell of a strip is computed from the view itself, or, behind a second stage, from cells of the view, of
+which this is already proved. A cell taken from the untouched image sees pixels on the other side of the line only. QED.
+The last step requires of the kernels that a sum is taken over the cell's own pixels only. Matrix products and implicit
+ones do that; a Fourier transform or a large Winograd tile computes with neighbors that cancel, up to rounding. So
+`device_views` tries it out on the kernels themselves, bit by bit, before it uses them at a new shape.
 
 Where a strip begins and ends inside the view, its outermost cells look at the zeros around the strip instead of the
 view: they are computed and not used.
@@ -41,21 +41,21 @@ NOTHING = (0, -BEYOND, 0, 0, 0)  # ... or behind it, where it is filled
 
 
 class ReceptiveField(NamedTuple):
-    """Cell f looks at [stride * f - low, stride * f + high) of its input, along either axis."""
+    """Cell f sees [stride * f - low, stride * f + high) of its input, along either axis."""
 
     stride: int = 1
     low: int = 0
     high: int = 1
 
     def then(self, other: ReceptiveField) -> ReceptiveField:
-        """What a cell of `other` looks at, two steps back, if its input are our cells."""
+        """Return what a cell of `other` sees, two steps back, if its input are these cells."""
         return ReceptiveField(
             self.stride * other.stride, self.low + self.stride * other.low, self.high + self.stride * (other.high - 1)
         )
 
 
 class FeatureLevel(NamedTuple):
-    """The features behind a shared stage: their `size` in cells, and how many the strips along a line need.
+    """The features behind a shared stage: their `size` in cells, and the cells of a strip along a line.
 
     `strip` is the width of an upright strip and the height of a flat one; `down` cells of the level below are one of
     this, and the first `margin` cells of a strip are not used.
@@ -69,19 +69,19 @@ class FeatureLevel(NamedTuple):
 
 
 class WindowBatch(NamedTuple):
-    """Windows of one size, of the level below or of the network input; what a row of `table` holds is said there."""
+    """Windows of one size, of the level below or of the network input; see there for rows of `table`."""
 
     size: Size
     table: Ints
 
 
 def levels(canvas: Size, stages: Sequence[ReceptiveField]) -> tuple[FeatureLevel, ...]:
-    """The levels behind `stages`, each of which works on the output of the one before."""
+    """Return the levels behind `stages`, each of which works on the output of the one before."""
     every, total = [], ReceptiveField()
     for stage in stages:
         total = total.then(stage)
         width, height = canvas[0] // total.stride, canvas[1] // total.stride
-        near = -(-(total.low + total.high) // total.stride)  # at most so many cells reach across a line
+        near = -(-(total.low + total.high) // total.stride)  # at most this many cells reach across a line
         margin, behind = -(-stage.low // stage.stride), -(-stage.high // stage.stride) - 1
         needed = margin + near + behind
         every.append(
@@ -91,9 +91,9 @@ def levels(canvas: Size, stages: Sequence[ReceptiveField]) -> tuple[FeatureLevel
 
 
 def split_lines(filled: Ints, placement: InputPlacement) -> Ints | None:
-    """The line of every view as axis, position and whether the lower side is filled: N x 3. None if one has no line.
+    """Return every view's line as axis, position and whether it fills below: N x 3; None without lines.
 
-    An empty rectangle is a line beyond the end. What lies around the image looks the same in all views.
+    An empty rectangle is a line beyond the end. The area around the image is the same in all views.
     """
     if filled.shape[1] != 1:
         return None
@@ -115,7 +115,7 @@ def split_lines(filled: Ints, placement: InputPlacement) -> Ints | None:
 
 
 def locate_cells(cut: Ints, level: FeatureLevel) -> Ints:
-    """Where the cells of every view are found: its cut, where its strip begins, and the strip's place in the bank.
+    """Return where the cells of every view are: its cut, its strip's start, and its place in the bank.
 
     The bank is a list of cells: those of the untouched image, of the filling, of all upright strips and of all flat
     ones, view by view and row by row.
@@ -139,7 +139,7 @@ def has_strip(cut: Ints, axis: int) -> Bools:
 def strips(
     cut: Ints, filled: Ints, placement: InputPlacement, every: Sequence[FeatureLevel]
 ) -> list[list[WindowBatch]]:
-    """What every stage is run on: the untouched image and the filling, the upright strips, the flat strips.
+    """Return the input of every stage: the untouched image and the filling, upright and flat strips.
 
     The rows of the first stage hold a corner on the network input and the rectangle to fill; those of a later one a
     corner on the level below and the entry of `look_up` there.
@@ -171,7 +171,7 @@ PADDED_TO = 4  # views of one of several sizes are filled up to a multiple of it
 
 
 class ViewGroup(NamedTuple):
-    """`views` views that run together at one `size`; the first `members` of them are asked for."""
+    """`views` views that run together at one `size`; only the first `members` are needed."""
 
     size: Size
     views: int
@@ -191,13 +191,13 @@ class BatchPlan(NamedTuple):
     batches: tuple[tuple[tuple[Size, int], ...], ...] = ()
 
 
-@lru_cache(maxsize=256)  # `views.known_views` gives equal views as one object
+@lru_cache(maxsize=256)  # `cached_view_plan` returns equal views as one object
 def plan_batches(
     views: ViewPlan, placement: InputPlacement, reaches: tuple[ReceptiveField, ...], batch: int
 ) -> tuple[BatchPlan, Ints, Ints]:
-    """What runs, the numbers it needs, and where each view is found among its results.
+    """Plan the batches, the numbers they need, and where each view is found among the results.
 
-    The numbers are tables, one after the other: a row for every view of every batch of a shared stage and then of every
+    The numbers are consecutive tables: a row for every view of every batch of a shared stage and then of every
     group; `split` takes them apart.
     """
     every: tuple[FeatureLevel, ...] = levels(placement.size, reaches)
@@ -232,7 +232,7 @@ def split(program: BatchPlan, tables: Tensor) -> tuple[list[list[Tensor]], list[
 def group_views(
     views: ViewPlan, rows: Ints, nothing: list[int], shrink: int, batch: int
 ) -> tuple[list[ViewGroup], list[Ints], Ints]:
-    """Which views run together, a table for each group, and every view's place among all.
+    """Group the views that run together: a table per group, and every view's place among all.
 
     A row of a table is a corner, one of `rows`, and 1 if the view shows the whole image. Sizes and corners are in steps
     of `shrink` pixels. Groups that are not full are filled up with views that show `nothing`.

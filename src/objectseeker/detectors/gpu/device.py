@@ -1,4 +1,4 @@
-"""What torch has to be told: settings that keep results the same, images on a device, recorded graphs, streams."""
+"""torch on a device: deterministic settings, images, recorded graphs, streams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _settings_before: list[list[Any]] = []  # one entry for every thread inside `rep
 
 @contextmanager
 def set_deterministic(device: Any) -> Iterator[None]:
-    """The same bits every time: no choice of kernels by stopwatch, and single precision is single precision.
+    """Make results bit-identical: no choice of kernels by stopwatch, and true single precision.
 
     TF32, which torch turns on for convolutions by default, keeps 10 of 23 bits: half precision by another name. These
     are settings of the process: of several threads the first sets them and the last puts back what was there.
@@ -61,7 +61,7 @@ def set_deterministic(device: Any) -> Iterator[None]:
 
 
 def upload(array: npt.NDArray[Any], device: Any) -> Tensor:
-    """`array` on `device`. From pinned memory, because from any other the copy waits until the device is idle."""
+    """Copy `array` to `device` from pinned memory: any other copy waits until the device is idle."""
     if device.type != "cuda":
         return torch.from_numpy(np.require(array, requirements=("C", "W")))  # torch takes no read-only memory
     pinned = torch.empty(array.shape, dtype=getattr(torch, array.dtype.name), pin_memory=True)
@@ -70,7 +70,7 @@ def upload(array: npt.NDArray[Any], device: Any) -> Tensor:
 
 
 def download(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
-    """Begin to copy `tensor` to the host; what is returned waits for the copy and gives it."""
+    """Begin to copy `tensor` to the host; the returned function waits for the copy and returns it."""
     if not tensor.is_cuda:
         return lambda: np.asarray(tensor.numpy())
     pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -86,7 +86,7 @@ def download(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
 
 
 def run_concurrently(jobs: Sequence[Callable[[], _Result]], *, streams: bool) -> list[_Result]:
-    """What every job returns. With `streams` a GPU may run them side by side; the kernels and results are the same."""
+    """Return what every job returns. With `streams` a GPU may run them concurrently, with equal results."""
     if not streams or len(jobs) < 2:
         return [job() for job in jobs]
     main = torch.cuda.current_stream()
@@ -113,9 +113,9 @@ def _side_streams(device: int) -> list[Any]:
 def prepare(image: Image, placement: InputPlacement, layout: Layout, device: Any, dtype: Any) -> Tensor:
     """The network input H x W x 3, normalized, in the network's precision.
 
-    The image is resized by the very weight tables of `preprocess`, as matrix products. Its proof holds: a removed pixel
-    meets only zero weights in the pixels that are left as they are, and zero times a finite number adds exactly zero in
-    any order of summation.
+    The image is resized by exactly the weight tables of `preprocess`, as matrix products. Its proof holds: a removed
+    pixel meets only zero weights in the pixels that are left unchanged, and zero times a finite number adds exactly
+    zero in any order of summation.
     """
     height, width = image.shape[:2]
     pixels = upload(image, device).float()
@@ -169,12 +169,12 @@ class CudaGraphCache:
 
     record: bool
     _recorded: OrderedDict[Hashable, CudaGraph] = field(default_factory=OrderedDict)
-    _pool: Any = None  # of memory: graphs run one after the other, so all may use the same
+    _pool: Any = None  # of memory: graphs run sequentially, so all may use the same
 
     def run(
         self, shape: Hashable, job: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
-        """`job` of `inputs`, by a graph recorded for `shape` if graphs are used. The next replay overwrites it."""
+        """Run `job` by a graph recorded for `shape` if graphs are used. The next replay overwrites it."""
         if not self.record:
             return job(*inputs)
         recorded = self._recorded.get(shape) or self._make(job, inputs)

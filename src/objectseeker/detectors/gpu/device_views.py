@@ -1,4 +1,4 @@
-"""All views of an image on a torch device: upload once, mask there, run, suppress there, one transfer back.
+"""All views of an image on a torch device: one upload, masks and suppression there, one download.
 
 On CUDA everything behind the resize is recorded once per shape as a graph and replayed, and nothing waits: the host
 begins the next image before it asks for the boxes of this one.
@@ -60,15 +60,15 @@ class Suppression(NamedTuple):
 
 
 def top_k(score: Tensor, number: Tensor, floor: float, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` best candidates of each view: their numbers V x K and scores V x K, -1 where there is no candidate.
+    """Select the `count` best candidates per view: numbers and scores, V x K each; score -1 for none.
 
-    `score` is V x N, `number` likewise or N, from 0 on and all different. Of equal scores the lower number comes first,
+    `score` is V x N, `number` likewise or N, nonnegative and all different. Of equal scores the lower number is first,
     as on the CPU: score and number are packed into one whole number, so no two are equal and the selection does not
-    depend on how the device breaks ties. Scores that are not finite or below `floor` are no candidates.
+    depend on how the device breaks ties. Scores that are not finite or below `floor` are not candidates.
     """
     usable = torch.isfinite(score) & (score >= floor)
     score = torch.where(usable, score.clamp(max=1.0), -1.0).float()
-    # The bits of floats from 0 on are ordered like the floats; everything without a score gets a key below all others.
+    # The bits of nonnegative floats are ordered like the floats; everything without a score has a key below all others.
     bits = torch.where(score >= 0, (score + 0.0).view(torch.int32).to(torch.int64), -1)
     key = torch.topk(bits * 2**32 + (MAX_NUMBER - number), min(count, score.shape[1]), dim=1).values
     bits = key >> 32
@@ -76,13 +76,13 @@ def top_k(score: Tensor, number: Tensor, floor: float, count: int) -> tuple[Tens
 
 
 def suppress(boxes: Tensor, label: Tensor, valid: Tensor, threshold: float) -> Suppression:
-    """Greedy suppression of boxes V x K x 4 of the same label, best first; `valid` V x K says which are boxes at all.
+    """Suppress boxes V x K x 4 of the same label greedily, best first; `valid` V x K marks the boxes.
 
     The same result as `nms.nms` view by view: the overlap is computed in double precision with the same operations. A
     box stays if no better box that stays is its rival. Starting from "all stay" and applying that rule to all boxes at
     once, after n rounds the first n boxes are right, so the answer is where nothing changes any more, and there is only
     one such place. Chains are short, so that takes few rounds. An attacker can draw a longer one: whether a view has
-    settled is said of each by itself, so that nothing about a view depends on what another shows.
+    settled is decided for each separately, so that nothing about a view depends on what another shows.
     """
     x1, y1, x2, y2 = boxes.double().unbind(-1)
     width = torch.minimum(x2[:, :, None], x2[:, None]) - torch.maximum(x1[:, :, None], x1[:, None])
@@ -109,17 +109,17 @@ def _round(keep: Tensor, rivals: Tensor, valid: Tensor) -> Tensor:
 
 Rows = npt.NDArray[np.float32]
 
-NO_BOX = -2.0  # the score of a candidate that is no box at all; others are suppressed from 0 to -1, or stay
+NO_BOX = -2.0  # the score of a candidate that is not a box; others are suppressed from 0 to -1, or stay
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class DeviceViews:
     """Runs the views of one image through `network` on `device`, at most `batch` at a time.
 
-    Every view keeps its `candidates` best-scored boxes for suppression, from the score `floor` on. On a GPU graphs are
-    recorded, in which groups of views run side by side; with `compiled`, torch compiles the network for every size;
-    with `share`, views that fill one side of a line share the network's first stages (`shared`), and a cropped view is
-    a window of the features behind them.
+    Every view keeps its `candidates` best-scored boxes for suppression, with scores of at least `floor`. On a GPU
+    graphs are recorded, in which groups of views run concurrently; with `compiled`, torch compiles the network for
+    every size; with `share`, views that fill one side of a line share the network's first stages (`shared`), and a
+    cropped view is a window of the features behind them.
     """
 
     network: RawNetwork
@@ -141,13 +141,13 @@ class DeviceViews:
 
     @property
     def record(self) -> bool:
-        """Whether graphs are recorded."""
+        """Return whether graphs are recorded."""
         return bool(self.device.type == "cuda")
 
     def begin(
         self, image: Image, placement: InputPlacement, views: ViewPlan, value: int
     ) -> Callable[[], list[Detections]]:
-        """Begin with the views of an image; what is returned waits for their boxes and gives them.
+        """Begin with the views of an image; the returned function waits for their boxes and returns them.
 
         The boxes of a view depend on nothing of `image` that `views` fills or cuts away.
         """
@@ -198,7 +198,7 @@ class DeviceViews:
     # --- views that share nothing -------------------------------------------------------------------------------
 
     def draw(self, canvas: Tensor, filling: Tensor, size: Size, plan: Tensor) -> Tensor:
-        """Views N x 3 x H x W, channels last: the windows of the canvas, painted over where the plan says so."""
+        """Draw views N x 3 x H x W, channels last: windows of the canvas, filled where the plan requires."""
         columns = plan[:, 0, None] + torch.arange(size[0], device=plan.device)
         rows = plan[:, 1, None] + torch.arange(size[1], device=plan.device)
         whole = (size[1], size[0]) == canvas.shape[:2]
@@ -271,9 +271,9 @@ class DeviceViews:
     # --- boxes --------------------------------------------------------------------------------------------------
 
     def choose(self, size: Size, codes: Tensor, values: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
-        """The best candidates of every view, N x K x 6 (corners, score, label), and which of them are boxes at all.
+        """Return the best candidates of every view, N x K x 6 (corners, score, label), and which are boxes.
 
-        A candidate is a class of an anchor: the best one or, in views that are `whole` and if the layout says so, any.
+        A candidate is a class of an anchor: the best one or, in views that are `whole` and if the layout has it, any.
         The best K lie in the K anchors whose best classes score highest: an anchor that comes behind K others, by score
         and then by number, has K candidates before each of its own.
         """
@@ -309,7 +309,7 @@ class DeviceViews:
         return torch.cat([rows.flatten(), settled.float()])
 
     def _call_compiled(self, what: str, *given: Any) -> Any:
-        """The method `what`, compiled if asked for: by kernels made for this size and any number of views.
+        """Call a method, compiled if requested: by kernels made for this size and any number of views.
 
         Never by kernels made for several sizes, and never by falling back: what runs must follow from the shape alone,
         not from which shapes came before. The canvas has one size; the length of everything else is free.
@@ -333,12 +333,12 @@ def _cells(features: Tensor) -> Tensor:
 
 
 def gather_cells(bank: Tensor, size: Size, plan: Tensor, level: FeatureLevel) -> Tensor:
-    """The windows N x C x H x W, channels last, that `plan` describes: a corner and an entry of `shared.look_up`."""
+    """Gather the windows N x C x H x W, channels last, that `plan` describes (see `locate_cells`)."""
     return bank[_positions(size, plan, level)].permute(0, 3, 1, 2)
 
 
 def _positions(size: Size, plan: Tensor, level: FeatureLevel) -> Tensor:
-    """Which cell of the bank is seen where: N x H x W."""
+    """Return the cell of the bank at each position: N x H x W."""
     left, top, axis, at, fills_low, first, start = (plan[:, column, None, None] for column in range(7))
     x = left + torch.arange(size[0], device=plan.device)
     y = top + torch.arange(size[1], device=plan.device)[:, None]
@@ -354,14 +354,14 @@ def _positions(size: Size, plan: Tensor, level: FeatureLevel) -> Tensor:
 def unpack(packed: Rows, views: int) -> tuple[Rows, Bools]:
     """The candidates of all views, N x K x 6, and which views have settled.
 
-    The score of a candidate that is suppressed has its sign turned, what is no box at all scores NO_BOX.
+    The score of a suppressed candidate has its sign turned; what is not a box scores NO_BOX.
     """
     rows, settled = np.split(packed, [-views])
     return rows.reshape(views, -1, 6), settled > 0
 
 
 def finish_suppression(rows: Rows, settled: Bools, threshold: float) -> Rows:
-    """Finish the suppression of the views that have not settled, here, from the very candidates that came.
+    """Finish the suppression of views that have not settled, on the host, from the same candidates.
 
     An attacker chooses which views that are, of those that show the patch. A view that removes it shows what it always
     shows: its candidates are the same bits and it has settled, or not, as ever. So the way a view takes, and its boxes,

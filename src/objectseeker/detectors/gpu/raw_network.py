@@ -1,4 +1,4 @@
-"""How a torch module is asked for boxes: all class scores first, and boxes of the few candidates only."""
+"""The outputs of a torch module: all class scores first, boxes only for the few candidates."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ DecodeTensor = Callable[[Any], tuple[Any, Any]]
 class RawNetwork(Protocol):
     """A network in two steps. Every view must be treated on its own.
 
-    A network may begin with `stages` of convolutions that views can share (`shared`); `rest` goes on from there.
+    A network may begin with `stages` of convolutions that views can share (`shared`); `rest` continues from there.
     """
 
     @property
     def reaches(self) -> tuple[ReceptiveField, ...]:
-        """What a cell behind each of the stages looks at, on the output of the one before."""
+        """Return what a cell behind each of the stages sees, on the output of the one before."""
 
     def stage(self, number: int, features: Tensor) -> Tensor:
         """One of the first stages; the features of the first are images N x 3 x H x W."""
 
     def rest(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The features behind all stages -> one code per anchor N x A x D, class values N x A x C that rank classes."""
+        """Run the rest: features -> a code per anchor N x A x D, values N x A x C that rank classes."""
 
     def score(self, values: Tensor) -> Tensor:
         """Class values of any shape as scores within [0, 1], in single precision, in the same order."""
@@ -43,7 +43,7 @@ class RawNetwork(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxesAndScores:
-    """A module that returns boxes N x A x 4 and scores N x A x C, or something that `decode` turns into them."""
+    """A module that returns boxes N x A x 4 and scores N x A x C, or an output for `decode`."""
 
     module: Any
     decode: DecodeTensor | None
@@ -66,10 +66,10 @@ class BoxesAndScores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuiltinNetwork:
-    """The built-in detector: box sides are distributions over distances, turned into boxes in single precision only.
+    """The built-in detector: distributions over distances to box sides, decoded in single precision.
 
     In half precision a coordinate around 600 would be off by up to a quarter of a pixel. `behind` is the detector
-    without its first three stages, the same function of what these give.
+    without its first three stages, the same function of their output.
     """
 
     predictor: Predictor
@@ -111,7 +111,7 @@ def wrap_network(module: Any, decode: DecodeTensor | None) -> RawNetwork:
 
 
 def reach_of(*modules: torch.nn.Module) -> ReceptiveField:
-    """What a cell behind `modules` looks at, as if all their convolutions were one chain: at least what it does."""
+    """Return what a cell behind `modules` sees, or more: as if all their convolutions were one chain."""
     total = ReceptiveField()
     for module in modules:
         for part in module.modules():

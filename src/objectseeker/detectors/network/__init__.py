@@ -1,1 +1,1 @@
-"""What detectors around a network share: placing, masking, running, decoding, naming."""
+"""The parts that detectors around a network share: placement, masking, decoding, class names."""

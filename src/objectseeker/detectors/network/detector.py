@@ -1,4 +1,4 @@
-"""A detector around a network that takes resized images: it places, masks, runs, decodes and maps boxes back."""
+"""A detector around a network: it resizes, masks, runs, decodes and maps boxes back."""
 
 from __future__ import annotations
 
@@ -40,9 +40,11 @@ from objectseeker.errors import ObjectSeekerError, require_count, require_fracti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """`layout` (a name for `parse_layout`, or a `Layout`), `input_size` (a side, or width, height) and `batch` are up
-    to the network and the device where they are None. Boxes scored below `score_floor` are not returned; `mask_mode` is
-    explained in `views`.
+    """The options of a network detector.
+
+    `layout` (a name for `parse_layout`, or a `Layout`), `input_size` (a side, or width, height) and `batch_size` are up
+    to the network and the device if they are None. Boxes scored below `score_floor` are not returned; `preprocess`
+    explains `mask_mode`.
     """
 
     layout: str | Layout | None = None
@@ -57,16 +59,16 @@ class NetworkOptions:
             require_count(self.batch_size, "batch_size")
 
     def describe(self, layout: Layout, size: Size, batch: int) -> str:
-        """What decides the boxes beside weights and device, as fingerprints say it, once the open ones are settled."""
+        """Describe the settings that determine boxes, besides weights and device, for a fingerprint."""
         return f"{layout.describe()} {size[0]}x{size[1]} {self.mask_mode} batch={batch} floor={self.score_floor:g}"
 
 
-# A detector that is left alone with each image: it resizes, suppresses and maps boxes back by itself.
+# A detector that processes each image on its own: it resizes, suppresses and maps boxes back.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SingleImageDetector:
-    """Turns images into detections with `find`, which gives boxes in raw pixels and gets one image at a time.
+    """Detects in one image at a time with `find`, which returns boxes in raw pixels.
 
     The libraries behind it pad the images of a batch to a common size, so that batch-mates would change the result.
     """
@@ -88,7 +90,7 @@ class SingleImageDetector:
         ]
 
 
-# Begins with the views of an image; what it returns waits for their boxes and gives them.
+# Begins with the views of an image; the function that it returns waits for their boxes and returns them.
 StartViews = Callable[[Image, InputPlacement, ViewPlan, int], Callable[[], list[Detections]]]
 Forward = Callable[[Array], Sequence[Sequence[Array]]]  # batch x 3 x H x W -> the outputs of each view
 Predict = Callable[[Any], tuple[Any, Any]]  # tensors N x 3 x H x W -> boxes N x A x 4, scores N x A x classes
@@ -127,7 +129,7 @@ class NetworkDetector:
     max_boxes: int = MAX_BOXES
     dynamic_batch: bool = True  # forward takes batches of any size
     mask_mode: MaskMode = "fill"
-    crop_stride: int = 1  # sides of a cropped view are multiples of so many strides
+    crop_stride: int = 1  # sides of a cropped view are multiples of this many strides
     workers: int = 1
     start_views: StartViews | None = None  # takes the place of `forward` for the views of an image
     predict: Predict | None = None
@@ -148,7 +150,7 @@ class NetworkDetector:
             )
 
     def with_batch(self, batch: int) -> NetworkDetector | None:
-        """The same detector, all by `forward`, with another number of views at a time; None if the network fixes it."""
+        """Return this detector by `forward` with another batch size; None if the network fixes it."""
         return replace(self, batch_size=batch, start_views=None) if self.dynamic_batch else None
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
@@ -286,7 +288,7 @@ class NetworkDetector:
         *,
         whole: bool,
     ) -> _Decoded:
-        """The boxes in the outputs of a view of `size` whose top left lies at `corner` of the network input."""
+        """Return the boxes in the outputs of a view of `size` with its top left at `corner` of the input."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is dropped right after
             found = self._read(outputs, size, whole and self.layout.every_class)
             broken = count_invalid(found, floor=self.score_floor)

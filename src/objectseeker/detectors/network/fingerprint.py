@@ -1,4 +1,4 @@
-"""Fingerprints of detectors: hashes of files and of module weights, with the settings and the processor.
+"""Fingerprints of detectors: hashes of files and module weights, with settings and processor.
 
 A fingerprint reads `NAME (SETTINGS DEVICE) sha256:HASH`. A CPU is named by the instruction set extensions that
 libraries choose their kernels by: other kernels add in another order, which changes the last bits of a score.

@@ -44,7 +44,7 @@ class Layout:
         stride: The sides of the input must be multiples of it.
         trim: Cut a letterbox down to the image, which saves time, if the network takes any size. Fit "max-area" instead
             uses all pixels of the letterbox for a larger image of the same shape.
-        nms: IoU threshold of per-class suppression; None if the network suppresses by itself.
+        nms: IoU threshold of per-class suppression; None if the network contains its own.
         every_class: In views of the whole image, report each class of a box that reaches the floor, not only the best
             one. In masked views it is always the best class.
         background: "last" if the network's last class means no object; it is then dropped.
@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def free_sides(self) -> bool:
-        """Whether the sides of the network input depend on the image."""
+        """Return whether the sides of the network input depend on the image."""
         return self.trim or self.fit == "max-area"
 
     def place(self, image: Size, network: Size) -> InputPlacement:

@@ -79,7 +79,7 @@ function drawLabels(proofs) {
     taken = [];
   for (const [box, signs, name, score, chosen] of view.layers.has("labels") ? labels(proofs) : []) {
     if (box[2] - box[0] < MIN_LABELED_WIDTH * per && !chosen) continue;
-    if (box[2] < view.zoom.x) continue; // left of what is shown
+    if (box[2] < view.zoom.x) continue; // left of the visible part
     const text = `${signs}${name}${score === null ? "" : " " + score.toFixed(2)}`;
     const long = 0.62 * LETTER * per * text.length,
       high = 1.25 * LETTER * per;

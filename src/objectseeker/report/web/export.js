@@ -47,7 +47,7 @@ STYLES.push("stroke-linecap", "vector-effect", "paint-order", "font-size", "font
 STYLES.push("unicode-bidi");
 const PNG_WIDTH = 1600;
 
-// The annotated image as it is shown, with its styles inside and nothing to load.
+// The annotated image exactly as on the screen, with its styles inside and nothing to load.
 function imageAsSvg() {
   const annotated = byId("image-view").cloneNode(true);
   const [, , width, height] = annotated.getAttribute("viewBox").split(" ").map(Number);

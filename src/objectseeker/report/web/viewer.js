@@ -86,7 +86,7 @@ function openImage(i, object) {
   updateView();
 }
 
-// What the reader looks at is certified first, and at once.
+// The visible image is certified first, and at once.
 function certifyShown() {
   const unknown = objectsOf(view.image).filter((n) => !verdicts.known[n]);
   for (const _ of certifyObjects(attack, unknown, verdicts));
