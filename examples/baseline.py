@@ -24,7 +24,7 @@ from objectseeker.cli import app
 from objectseeker.demo.samples import samples
 from objectseeker.files.images import load_image
 
-POINT = ["--fppi", 1]  # an image: where detectors and rules are compared
+POINT = ["--operating-point", "fppi=1"]  # an image: where detectors and rules are compared
 ATTACK = ["--max-objects", 10, "--steps", 20, "--restarts", 2]  # more of each is a stronger attack
 
 
@@ -40,13 +40,21 @@ out = Path(folder)
 tuned, run = out / "tuned" / "defense.json", out / "tested"
 if not tuned.exists():
     objectseeker("observe", searched, "--detector", detector, "--out", out / "searched", *device)
-    objectseeker("tune", out / "searched", *POINT, "--loss", 1, "--out", out / "tuned")
+    objectseeker("tune", out / "searched", *POINT, "--max-ap-loss", 1, "--out", out / "tuned")
 objectseeker("observe", tested, "--defense", tuned, "--out", run, *device)
 attacks = out / "attack" / "attack.json"
 if not attacks.exists():
     objectseeker("attack", run, "--defense", tuned, *ATTACK, "--out", attacks.parent, *device)
 settings = {
-    "published": ["--alpha", 0.8, "--beta", 0.5, *POINT],  # the paper's rule with the paper's scores
+    "published": [
+        "--set",
+        "rule=paper",
+        "--set",
+        "alpha=0.8",
+        "--set",
+        "beta=0.5",
+        *POINT,
+    ],  # the paper's rule with the paper's scores
     "default": POINT,  # what every command takes where you do not say otherwise
     "tuned": ["--defense", tuned, *POINT],
     "as saved": [

@@ -25,7 +25,7 @@ from command import photographs
 # Left out: what runs for long by design, and what reaches beyond the folder.
 LEFT_OUT = {"demo", "serve", "defense"}  # the last is a group; its commands are listed by two words
 NEVER = {"--ray", "--help", "--version", "--install-completion", "--show-completion", "--workers"}
-SLOW = {"tune", "figures"}  # seconds even on two small images: seldom
+SLOW = {"tune"}  # seconds even on two small images: seldom
 NUMBERS = ("-1", "0", "1", "2", "0.5", "1.5", "nan", "inf", "-inf", "1e-8", "1e400", "99999999999999999999", "x", "")
 FEW = ("-1", "0", "1", "x", "", "nan")  # for options that say how long to work
 LONG_WORK = {"--steps", "--restarts", "--positions", "--bootstrap", "--seeds", "--budget", "--images", "--repeats"}

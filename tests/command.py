@@ -46,6 +46,13 @@ def run(folder: Path, *arguments: object, code: int = 0) -> subprocess.Completed
     return done
 
 
+def certificates(folder: Path, run_folder: object, *options: object) -> dict[str, Any]:
+    """What `evaluate --objects` writes: the certificate of every object."""
+    run(folder, "evaluate", run_folder, "--objects", "certificates.json", *options)
+    written: dict[str, Any] = json.loads((folder / "certificates.json").read_text())
+    return written
+
+
 def _ask(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     """Have the command run by a fork of `command_server`, of which every process of tests has one."""
     server = _server()

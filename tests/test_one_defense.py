@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
-from command import run
+from command import certificates, run
 
 from objectseeker import Defense, Detections, Halves, IouRule, ObjectSeeker, Observation, Patch, Rule
 from objectseeker.core.boxes import ioa, iou
@@ -124,7 +124,7 @@ def attacked_at_random(image, g, where, size, rng, color, patches=1):
         ("halves:8", 1, "2%", ()),
         ("pairs:5", 2, "0.1%", ()),
         ("bands:2%,spacing=0.5", 1, "2%", ()),
-        ("halves:14", 1, "0.2%", ("--filter-iou", 0.8)),
+        ("halves:14", 1, "0.2%", ("--set", "filter_iou=0.8")),
     ],
 )
 def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_process(
@@ -139,12 +139,13 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
         with_rule = Defense(detector="python:hesitant:detect", rule=file, masks=Halves(14))
         with_rule.save(tuned)
     else:
-        run(workplace, "tune", out.name, "--clean-recall", 0.6, "--loss", 30, "--patches", patches, "--patch", area,
-            "--out", f"tuned-{name}")  # fmt: skip
+        threat = ["--patch-count", patches, "--patch-area", area]
+        limits = ["--operating-point", "clean_recall=0.6", "--max-ap-loss", 30]
+        run(workplace, "tune", out.name, *limits, *threat, "--out", f"tuned-{name}")
         tuned = workplace / f"tuned-{name}" / "defense.json"
     relative = tuned.relative_to(workplace)
-    arguments = ["certify", out.name, "--defense", relative, "--patch", area, "--patches", patches, "--json"]
-    answer = json.loads(run(workplace, *arguments).stdout)
+    threat = ["--patch-area", area, "--patch-count", patches]
+    answer = certificates(workplace, out.name, "--defense", relative, *threat)
     bound = Defense.from_dict(answer["defense"])
     truth = json.loads((workplace / "truth.json").read_text())
     rng = np.random.default_rng(5)
@@ -210,8 +211,8 @@ def test_the_packages_cheap_defense_the_whole_way_by_its_name(tmp_path):
     folder = Path(str(resources.files("objectseeker.demo.samples")))
     fast = ["--defense", "builtin-fast"]
     run(tmp_path, "observe", f"coco:{folder / 'annotations.json'}:{folder}", *fast, "--limit", 1, "--out", "seen")
-    answer = json.loads(run(tmp_path, "certify", "seen", *fast, "--json").stdout)
-    unsaid = json.loads(run(tmp_path, "certify", "seen", "--json").stdout)
+    answer = certificates(tmp_path, "seen", *fast)
+    unsaid = certificates(tmp_path, "seen")
     assert unsaid == answer  # a run of its masks is about this defense, named again or not
     image = load_image(samples()[0].path)
     size, rng = Patch(0.01).size(image.shape[1], image.shape[0]), np.random.default_rng(0)
@@ -318,7 +319,7 @@ def test_no_verb_takes_some_of_a_runs_lines(workplace, verb):
 def test_a_file_of_other_masks_than_the_runs_is_refused(workplace):
     out = observe(workplace, "run-lines", "--masks", "halves:6")
     Defense.for_detector("python:hesitant:detect", masks=Halves(3)).save(workplace / "three.json")
-    for verb in (["evaluate"], ["certify"], ["report", "--out", "r.html"], ["figures", "--out", "f"]):
+    for verb in (["evaluate"], ["evaluate", "--objects", "o.csv"], ["report", "--out", "r.html"]):
         done = run(workplace, verb[0], out.name, *verb[1:], "--defense", "three.json", code=2)
         assert "halves:6" in done.stderr
         assert "halves:3" in done.stderr
@@ -327,14 +328,11 @@ def test_a_file_of_other_masks_than_the_runs_is_refused(workplace):
 
 def test_by_default_all_verbs_use_one_rule(workplace):
     out = observe(workplace, "run-default", "--masks", "halves:6")
-    detected = run(workplace, "detect", "photos", "-d", "python:hesitant:detect", "--masks", "halves:6", "--out", "d")
+    run(workplace, "detect", "photos", "-d", "python:hesitant:detect", "--set", "masks=halves:6", "--out", "d")
     evaluated = json.loads(run(workplace, "evaluate", out.name, "--json").stdout)
-    certified = json.loads(run(workplace, "certify", out.name, "--json").stdout)
+    certified = certificates(workplace, out.name)
     shas = {evaluated["defense"]["sha256"], certified["defense"]["sha256"]}
     assert shas == {Defense.load(workplace / "d" / "defense.json").sha256}
-    rule = next(line for line in detected.stderr.splitlines() if line.startswith("rule: "))
-    for verb in (["evaluate"], ["certify"], ["report", "--out", "r.html"]):
-        assert rule in run(workplace, verb[0], out.name, *verb[1:]).stderr.splitlines()
     counted = [row for row in certified["objects"] if not row["ignored"]]
     for where in ("far", "close", "over"):
         share = 100 * sum(row[where] for row in counted) / len(counted)
@@ -343,7 +341,7 @@ def test_by_default_all_verbs_use_one_rule(workplace):
 
 @pytest.mark.parametrize(("masks", "fill"), [("pairs:2", 114), ("halves:4", 0), ("bands:5%", 30)])
 def test_whatever_can_be_observed_can_be_deployed(workplace, masks, fill):
-    options = ["--masks", masks, "--fill", fill, "-d", "python:hesitant:detect"]
+    options = ["--set", f"masks={masks}", "--set", f"fill={fill}", "-d", "python:hesitant:detect"]
     run(workplace, "detect", "photos/0.png", *options, "--out", f"o{fill}", "--no-annotate")
     defense = Defense.load(workplace / f"o{fill}" / "defense.json")
     assert (str(defense.masks), defense.fill) == (masks.replace("5%", "0.05"), fill)
@@ -368,18 +366,32 @@ def test_a_file_for_another_detector_is_refused_by_every_verb(workplace):
     assert not (workplace / "never" / "detections.json").exists()
 
 
-def test_settings_beside_a_file_are_refused(workplace):
+def test_a_changed_setting_makes_another_defense_and_is_written_as_one(workplace):
     Defense.for_detector("python:hesitant:detect", masks=Halves(6)).save(workplace / "six.json")
-    done = run(workplace, "detect", "photos", "--defense", "six.json", "--mask-threshold", 0.3, "--out", "x", code=2)
-    assert "says it all: leave out --mask-threshold" in done.stderr
-    done = run(workplace, "detect", "photos", "--defense", "six.json", "--masks", "halves:3", "--out", "x", code=2)
-    assert "leave out --masks" in done.stderr
+    changed = ["--set", "mask_threshold=0.9", "--set", "masks=halves:3"]
+    run(workplace, "detect", "photos/0.png", "--defense", "six.json", *changed, "--out", "x", "--no-annotate")
+    written = Defense.load(workplace / "x" / "defense.json")
+    assert (written.rule.mask_threshold, str(written.masks)) == (0.9, "halves:3")
+    assert written.sha256 != Defense.load(workplace / "six.json").sha256
+    done = run(workplace, "detect", "photos", "--defense", "six.json", "--set", "mask_score=1", "--out", "y", code=2)
+    assert "not a setting of a defense: got 'mask_score=1'" in done.stderr
 
 
 def test_tune_ends_with_a_file_that_detect_takes(workplace):
     out = observe(workplace, "run-default", "--masks", "halves:6")
     answer = json.loads(
-        run(workplace, "tune", out.name, "--clean-recall", 0.5, "--loss", 30, "--out", "tuned", "--json").stdout
+        run(
+            workplace,
+            "tune",
+            out.name,
+            "--operating-point",
+            "clean_recall=0.5",
+            "--max-ap-loss",
+            30,
+            "--out",
+            "tuned",
+            "--json",
+        ).stdout
     )
     defense = Defense.load(workplace / "tuned" / "defense.json")
     assert answer["defense"]["sha256"] == defense.sha256

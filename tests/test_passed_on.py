@@ -48,13 +48,12 @@ def results(tmp_path_factory):
     Path(given["shown"]).mkdir()
     commands = [
         ["observe", f"coco:{given['truth.json']}:{given['photos']}", *detector, *few, "--out", given["run"]],
-        ["detect", given["photos"], *detector, *few, *out["found"]],
-        ["certify", given["run"], "--out", table],
+        ["detect", given["photos"], *detector, "--set", "masks=halves:2", *out["found"]],
+        ["evaluate", given["run"], "--objects", table],
         ["evaluate", given["run"], *out["evaluated"]],
         ["report", given["run"], "--out", report],
-        ["figures", given["run"], "--only", "object-size", *out["drawn"]],
-        ["compare", given["run"], "--loss", "1", "--recall", "0.5", "--rule", "paper", "--bootstrap", "5"]
-        + out["compared"],
+        ["evaluate", given["run"], "--figures", given["drawn"]],
+        ["evaluate", given["run"], given["run"], *out["compared"]],
         ["attack", given["run"], "--mode", "black-box", "--max-objects", "1", "--steps", "1", "--restarts", "1"]
         + out["attacked"],
     ]

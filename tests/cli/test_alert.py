@@ -104,7 +104,7 @@ def workplace(tmp_path):
 
 
 def test_detect_flags_images(workplace):
-    arguments = ["detect", "photos", "-d", "python:shy:detect", "--masks", "halves:5", "--no-annotate"]
+    arguments = ["detect", "photos", "-d", "python:shy:detect", "--set", "masks=halves:5", "--no-annotate"]
     done = run(workplace, *arguments, "--out", "o")
     assert "1 of 2 images flagged" in done.stdout
     assert "alert: attacked.png" in done.stdout
@@ -124,12 +124,12 @@ def test_detect_and_certify_know_the_iou_variant(workplace):
         "photos",
         "-d",
         "python:shy:detect",
-        "--masks",
-        "halves:20",
+        "--set",
+        "masks=halves:20",
         "--no-annotate",
         "--json",
     ]
-    answer = json.loads(run(workplace, *arguments, "--out", "o", "--filter-iou", 0.8).stdout)
+    answer = json.loads(run(workplace, *arguments, "--out", "o", "--set", "filter_iou=0.8").stdout)
     assert answer["alerts"] >= 1
-    bad = run(workplace, *arguments, "--out", "o", "--filter-iou", 2, code=2)
+    bad = run(workplace, *arguments, "--out", "o", "--set", "filter_iou=2", code=2)
     assert "filter_iou" in bad.stderr

@@ -28,7 +28,7 @@ def workplace(tmp_path):
 
 def test_every_verb_has_help_with_an_example():
     listed = CliRunner().invoke(app, ["--help"]).stdout
-    verbs = ["demo", "detect", "check", "observe", "evaluate", "certify", "tune", "figures"]
+    verbs = ["demo", "detect", "check", "observe", "evaluate", "tune"]
     verbs += ["report", "gate", "verify", "attack"]
     for verb in verbs:
         assert verb in listed
@@ -39,7 +39,7 @@ def test_every_verb_has_help_with_an_example():
 
 def test_detect_writes_coco_results_and_pictures(workplace):
     done = run(
-        workplace, "detect", "photos", "--detector", "python:mine:detect", "--masks", "halves:3", "--out", "found"
+        workplace, "detect", "photos", "--detector", "python:mine:detect", "--set", "masks=halves:3", "--out", "found"
     )
     assert "2 boxes in 2 images" in done.stdout
     rows = json.loads((workplace / "found" / "detections.json").read_text())
@@ -64,7 +64,16 @@ def test_detect_marks_what_only_masking_found(workplace):
     image[:3, :3] = 7
     PIL.Image.fromarray(image).save(workplace / "attacked.png")
     done = run(
-        workplace, "detect", "attacked.png", "-d", "python:shy:detect", "--masks", "halves:5", "--out", "o", "--json"
+        workplace,
+        "detect",
+        "attacked.png",
+        "-d",
+        "python:shy:detect",
+        "--set",
+        "masks=halves:5",
+        "--out",
+        "o",
+        "--json",
     )
     answer = json.loads(done.stdout)
     assert answer["recovered_boxes"] == answer["detections"] == 1
@@ -76,7 +85,9 @@ def test_detect_marks_what_only_masking_found(workplace):
 def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
     (workplace / "photos" / "text.jpg").write_text("not a picture")
     (workplace / "photos" / "empty.png").write_bytes(b"")
-    done = run(workplace, "detect", "photos", "-d", "python:mine:detect", "--masks", "halves:2", "--out", "o", code=1)
+    done = run(
+        workplace, "detect", "photos", "-d", "python:mine:detect", "--set", "masks=halves:2", "--out", "o", code=1
+    )
     assert "2 boxes in 2 images" in done.stdout
     assert "text.jpg" in done.stderr
     assert "empty.png" in done.stderr
@@ -89,10 +100,24 @@ def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
         (["detect", "photos", "--out", "o", "-d", "yolo"], "unknown detector 'yolo'"),
         (["detect", "photos", "--out", "o", "-d", "onnx:missing.onnx"], "missing.onnx"),
         (
-            ["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--masks", "halves:0"],
+            ["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--set", "masks=halves:0"],
             "lines must be at least 1",
         ),
-        (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--mask-threshold", "7"], "mask_threshold"),
+        (
+            [
+                "detect",
+                "photos",
+                "--out",
+                "o",
+                "-d",
+                "python:mine:detect",
+                "--set",
+                "rule=paper",
+                "--set",
+                "mask_threshold=7",
+            ],
+            "mask_threshold",
+        ),
         (["detect", "photos", "--out", "mine.py", "-d", "python:mine:detect"], "mine.py"),
         (["check", "python:nothere:f"], "nothere"),
         (["demo", "--patch", "3", "--masks", "halves:1"], "a patch area is a share"),
@@ -141,17 +166,17 @@ def test_version(tmp_path):
 
 
 def test_class_names_come_from_a_file_or_from_the_module(workplace):
-    """A name of the function, of the module, or of --names: the last wins."""
+    """A name of the function, of the module, or of --set: the last wins."""
     code = "from mine import detect as see\nnames = ['shine']\ndef detect(images): return see(images)\n"
     (workplace / "plain.py").write_text(code)
     (workplace / "names.txt").write_text("glow\n\n")
-    for more, name in (([], "shine"), (["--names", "names.txt"], "glow")):
-        arguments = ["-d", "python:plain:detect", "--masks", "halves:2", "--out", f"named-{name}", "--no-annotate"]
+    for more, name in (([], "shine"), (["--set", "class_names=@names.txt"], "glow")):
+        arguments = ["-d", "python:plain:detect", "--set", "masks=halves:2", "--out", f"named-{name}", "--no-annotate"]
         run(workplace, "detect", "photos/one.png", *arguments, *more)
         rows = json.loads((workplace / f"named-{name}" / "detections.json").read_text())
         assert {row["category_name"] for row in rows} == {name}
     (workplace / "names.txt").write_text("glow\nglow\n")
-    done = run(workplace, "detect", "photos/one.png", *arguments, "--names", "names.txt", code=2)
+    done = run(workplace, "detect", "photos/one.png", *arguments, "--set", "class_names=@names.txt", code=2)
     assert "line 2 of names.txt repeats 'glow'" in done.stderr
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from command import photographs, run
 
-TUNED = ["--cross-tune", 5, "--clean-recall", 0.9]
+TUNED = ["--cross-tune", 5, "--operating-point", "clean_recall=0.9"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_every_run_can_get_the_rule_that_suits_it(workplace):
     (one,) = found["runs"]
     assert (len(one["halves"]), one["images"], found["differences"]) == (2, 8, [])
     assert all(half["held_out"]["images"] == 4 for half in one["halves"])
-    few = ["--cross-tune", 5, "--fppi", 0.5, "--json"]
+    few = ["--cross-tune", 5, "--operating-point", "fppi=0.5", "--json"]
     (half, _) = json.loads(run(workplace, "evaluate", "k2", *few).stdout)["runs"][0]["halves"]
     assert half["held_out"]["operating_point"]["fppi"] == 0.5
 
@@ -50,9 +50,10 @@ def test_every_run_can_get_the_rule_that_suits_it(workplace):
 def test_some_masks_of_a_run_give_what_a_run_of_them_gives(workplace):
     observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "sum"]
     run(workplace, *observe, "--masks", "halves:2+halves:3")
-    one = json.loads(run(workplace, "evaluate", "sum", *TUNED, "--masks", "halves:3", "--json").stdout)["runs"][0]
+    one = json.loads(run(workplace, "evaluate", "sum", *TUNED, "--set", "masks=halves:3", "--json").stdout)["runs"][0]
     own = json.loads(run(workplace, "evaluate", "k3", *TUNED, "--json").stdout)["runs"][0]
     assert one | {"run": "k3"} == own
-    told = run(workplace, "evaluate", "k3", *TUNED, "--masks", "halves:5", code=2).stderr
+    told = run(workplace, "evaluate", "k3", *TUNED, "--set", "masks=halves:5", code=2).stderr
     assert "nothing was observed under the mask" in " ".join(told.split())
-    assert "give --cross-tune, too" in run(workplace, "evaluate", "k3", "--masks", "halves:3", code=2).stderr
+    done = run(workplace, "evaluate", "k3", *TUNED, "--set", "mask_threshold=0.5", code=2)
+    assert "--cross-tune finds the rule itself" in done.stderr

@@ -11,7 +11,7 @@ from command import photographs, run
 
 from objectseeker import Defense
 
-OPTIONS = ["-d", "python:mine:detect", "--masks", "halves:3"]
+OPTIONS = ["-d", "python:mine:detect", "--set", "masks=halves:3"]
 # Waits for ever on image 1 if there is a file "wait1", and so on; says in "waiting" that it does.
 SLOW = """
 import pathlib, time
@@ -58,7 +58,7 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_files(workplace):
         image = np.array(PIL.Image.open(file))
         image[0, 0, 2] = number
         PIL.Image.fromarray(image).save(file)
-    arguments = ["detect", "photos", "-d", "python:slow:detect", "--masks", "halves:3", "--certify", "--out"]
+    arguments = ["detect", "photos", "-d", "python:slow:detect", "--set", "masks=halves:3", "--certify", "--out"]
     code, _ = stopped(workplace, 1, signal.SIGKILL, *arguments, "o")
     assert code == -signal.SIGKILL
     arguments.insert(1, "--trust-detector")  # this one reads no weights, so nobody can tell whether they changed
@@ -75,7 +75,7 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_files(workplace):
 
 
 def test_certificates_of_the_boxes_themselves(workplace):
-    done = run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch", "2%")
+    done = run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch-area", "2%")
     assert "12 half masks: 3 images x 13 views = 39 forward passes" in done.stderr
     assert "of 3 boxes" in done.stdout
     assert "against a patch of 2%" in done.stdout
@@ -83,15 +83,15 @@ def test_certificates_of_the_boxes_themselves(workplace):
     rows = json.loads((workplace / "o" / "detections.json").read_text())
     assert {row["defense_sha256"] for row in rows} == {Defense.load(workplace / "o" / "defense.json").sha256}
     answer = json.loads(
-        run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch", "0.02", "--json").stdout
+        run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch-area", "0.02", "--json").stdout
     )
     for where in ("far", "close", "over", "anywhere"):
         assert answer["certificates"][where] == sum(row[where] for row in rows)
     assert "already attacked" in answer["certificates"]["about"]
-    other = run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch", "3%", code=2)
+    other = run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch-area", "3%", code=2)
     assert "patch_area was 0.02, now 0.03" in other.stderr
     assert other.stderr.count("\n") == 1
-    less = run(workplace, "detect", "photos", *OPTIONS, "--out", "p", "--patch", "3%", code=2)
+    less = run(workplace, "detect", "photos", *OPTIONS, "--out", "p", "--patch-area", "3%", code=2)
     assert "--certify" in less.stderr
 
 

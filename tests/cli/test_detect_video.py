@@ -18,7 +18,7 @@ from objectseeker.inference.frame_sources import FrameSelection, open_video, rea
 
 pytest.importorskip("av", reason="PyAV (the extra video) is not installed")
 
-OPTIONS = ["-d", "python:mine:detect", "--masks"]
+OPTIONS = ["-d", "python:mine:detect", "--set"]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def boxes(line):
 
 
 def test_a_video_is_decoded_defended_written_and_reopened(workplace):
-    done = run(workplace, "detect", "clip.mkv", *OPTIONS, "halves:3", "--out", "o")
+    done = run(workplace, "detect", "clip.mkv", *OPTIONS, "masks=halves:3", "--out", "o")
     assert "about 12 frames x 13 views = 156 forward passes" in done.stderr
     assert "12 boxes in 12 frames" in done.stdout
     assert "13 forward passes per frame" in done.stdout
@@ -52,14 +52,14 @@ def test_a_video_is_decoded_defended_written_and_reopened(workplace):
     for number, frame in enumerate(again):
         inside = frame.image[66:70, 2 * number + 6 : 2 * number + 14].astype(int)
         assert np.abs(inside - (255, 240, 230)).max() < 40
-    again = run(workplace, "detect", "clip.mkv", *OPTIONS, "halves:3", "--out", "o", code=2)
+    again = run(workplace, "detect", "clip.mkv", *OPTIONS, "masks=halves:3", "--out", "o", code=2)
     assert "o holds results of a video: use another folder" in again.stderr
     assert len(lines(workplace / "o")) == 12
 
 
 def test_rolling_masks_parts_of_a_video_and_json(workplace):
     where = ["--start", "0:00.3", "--end", "1", "--stride", "2"]
-    options = [*OPTIONS, "rolling:2:halves:3", *where, "--no-annotate", "--certify", "--json"]
+    options = [*OPTIONS, "masks=rolling:2:halves:3", *where, "--no-annotate", "--certify", "--json"]
     done = run(workplace, "detect", "clip.mkv", *options, "--out", "o")
     answer = json.loads(done.stdout)
     assert "Frames with a stride of 2 are shown other shares" in " ".join(done.stderr.split())
@@ -80,7 +80,7 @@ def test_a_folder_of_frames(workplace):
     for number in (1, 2, 10):
         PIL.Image.fromarray(scene(number)).save(workplace / "frames" / f"{number}.png")
     (workplace / "frames" / "3.png").write_text("no image")
-    options = [*OPTIONS, "rolling:2:halves:3", "--out", "o"]
+    options = [*OPTIONS, "masks=rolling:2:halves:3", "--out", "o"]
     refused = run(workplace, "detect", "frames", *options, code=2)
     assert "video:FOLDER" in refused.stderr
     done = run(workplace, "detect", "video:frames", "--fps", "2", *options, code=1)
@@ -102,7 +102,7 @@ def test_questions_that_make_no_sense(workplace):
     (workplace / "photos").mkdir()
     PIL.Image.fromarray(scene(3)).save(workplace / "photos" / "a.png")
     for arguments, words in wrong.items():
-        done = run(workplace, "detect", *arguments, *OPTIONS, "halves:1", "--out", "o", code=2)
+        done = run(workplace, "detect", *arguments, *OPTIONS, "masks=halves:1", "--out", "o", code=2)
         assert words in done.stderr
     assert not (workplace / "o" / "frames.jsonl").exists()  # the folder can be used
 
@@ -124,7 +124,7 @@ detect.names = ("bright",)
 
 def test_ctrl_c_ends_it_in_order(workplace):
     (workplace / "slow.py").write_text(SLOW)
-    command = ["detect", "clip.mkv", "-d", "python:slow:detect", "--masks", "halves:1", "--out", "o"]
+    command = ["detect", "clip.mkv", "-d", "python:slow:detect", "--set", "masks=halves:1", "--out", "o"]
     process = subprocess.Popen(
         [sys.executable, "-m", "objectseeker.cli", *command],
         cwd=workplace, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -30,5 +30,5 @@ def test_evaluate_compares_it_with_ours(workplace):
 
 
 def test_it_is_compared_at_a_clean_recall(workplace):
-    done = run(workplace, "evaluate", "run", "--detectorguard", "--fppi", 1, code=2)
-    assert "Omit --fppi" in done.stderr
+    done = run(workplace, "evaluate", "run", "--detectorguard", "--operating-point", "fppi=1", code=2)
+    assert "omit fppi and --by" in done.stderr

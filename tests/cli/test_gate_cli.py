@@ -69,8 +69,15 @@ def workplace(tmp_path_factory):
     with contextlib.chdir(folder):
         observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "halves:3"]
         call(*observe, "--out", "run")
-        few = ["--filter-ioa", 0.6, "--edge-factor", 1, "--cluster-distance", 0.1, "--location", "over"]
-        call("tune", "run", "--clean-recall", 0.5, *few, "--out", "tuned")
+        few = [
+            "--set",
+            "filter_ioa=0.6",
+            "--set",
+            "edge_factor=1",
+            "--set",
+            "cluster_distance=0.1",
+        ]
+        call("tune", "run", "--operating-point", "clean_recall=0.5", *few, "--out", "tuned")
         said = call("check", "--defense", "tuned/defense.json", "photos/0.png", "--json")
         (folder / "check.json").write_text(said)
         rows = "".join(f"{n}.png,{'night' if n % 2 else 'day'}\n" for n in range(12))

@@ -99,7 +99,7 @@ def test_from_check_detector_to_report(tmp_path, call):
     noted = call(*observe, "--class-map", CLASS_MAP)[1]
     assert "1 box without area skipped" in noted
 
-    few = ("--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
+    few = ("--set", "filter_ioa=0.6", "--set", "edge_factor=1", "--set", "cluster_distance=0.1")
     call("tune", "run", *few, "--out", "tuned")
     tuned = ("--defense", "tuned/defense.json")
     answer = json.loads(call("evaluate", "run", *tuned, "--json")[0])
@@ -108,7 +108,8 @@ def test_from_check_detector_to_report(tmp_path, call):
     assert answer["undefended"]["ap50"] == answer["defended"]["ap50"] == pytest.approx(100)
     assert answer["defended"]["certified_recall"]["far"] > 90
 
-    rows = json.loads(call("certify", "run", *tuned, "--json")[0])["objects"]
+    call("evaluate", "run", *tuned, "--objects", "certificates.json")
+    rows = json.loads((tmp_path / "certificates.json").read_text())["objects"]
     assert sorted({row["class"] for row in rows}) == sorted(CATEGORIES.values())
 
     call("detect", data, *tuned, "--class-map", CLASS_MAP, "--certify", "--out", "found")

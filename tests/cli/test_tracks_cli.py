@@ -33,9 +33,7 @@ def clip(tmp_path_factory):
 
 
 def test_windows_moves_and_times(clip):
-    found = certified_tracks(
-        clip, RULE, ThreatModel(), TrackOptions(window=[2, 3], max_motion=["1", "any"], min_detections=2)
-    )
+    found = certified_tracks(clip, RULE, ThreatModel(), TrackOptions(window=["2:2", "3:2"], max_motion=["1", "any"]))
     assert [(row["frames"], row["moves"], row["times"]) for row in found.rows()] == [
         (2, 1, 2),
         (3, 1, 2),
@@ -55,7 +53,7 @@ def test_moves_that_are_none_are_refused(clip, moves):
 
 def test_a_sequence_of_several_sizes_is_said_to_be_left_out(tmp_path, capsys):
     run = make_clip(tmp_path / "odd", [24, 24, 25, 24, 24])
-    assert certified_tracks(run, RULE, ThreatModel(), TrackOptions(window=[2])) is None
+    assert certified_tracks(run, RULE, ThreatModel(), TrackOptions(window=["2"])) is None
     assert "have several sizes: 1, the first 'odd'" in " ".join(capsys.readouterr().err.split())
 
 
@@ -63,5 +61,5 @@ def test_a_run_without_tracks_and_two_patches_have_nothing_over_time(tmp_path, c
     run = run_here(make_dataset(tmp_path / "images", 2), tmp_path / "run")
     assert certified_tracks(run, RULE, ThreatModel(), TrackOptions()) is None
     assert certified_tracks(clip, RULE, ThreatModel(count=2), TrackOptions()) is None
-    with pytest.raises(ObjectSeekerError, match="--min-detections needs one patch and the tracks of a sequence"):
-        certified_tracks(run, RULE, ThreatModel(), TrackOptions(min_detections=2))
+    with pytest.raises(ObjectSeekerError, match="--window needs one patch and the tracks of a sequence"):
+        certified_tracks(run, RULE, ThreatModel(), TrackOptions(window=["2"]))

@@ -11,8 +11,17 @@ from objectseeker.datasets import open_dataset
 from objectseeker.detectors import load_detector
 from objectseeker.runs.observe import observe
 
-FEW = ("--clean-recall", "0.5", "--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
-TUNE = ("tune", "sum", "--patch", "4%", *FEW)
+FEW = (
+    "--operating-point",
+    "clean_recall=0.5",
+    "--set",
+    "filter_ioa=0.6",
+    "--set",
+    "edge_factor=1",
+    "--set",
+    "cluster_distance=0.1",
+)
+TUNE = ("tune", "sum", "--patch-area", "4%", *FEW)
 
 
 def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path):
@@ -31,7 +40,7 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
     _, noted = call("evaluate", "sum", "--defense", "tuned/defense.json", code=2)
     assert f"its masks are {defense.masks}, the run's halves:3+bands:0.04" in noted
     call(*observe, "--defense", "tuned/defense.json", "--out", "own")
-    answer = json.loads(call("evaluate", "own", "--defense", "tuned/defense.json", "--patch", "4%", "--json")[0])
+    answer = json.loads(call("evaluate", "own", "--defense", "tuned/defense.json", "--patch-area", "4%", "--json")[0])
     assert answer["defense"]["masks"] == str(defense.masks)
     searched, held_out = (chosen[half]["certified_far"] for half in ("searched", "held_out"))
     assert answer["defended"]["certified_recall"]["far"] == pytest.approx((searched + held_out) / 2)

@@ -31,11 +31,32 @@ def test_the_cost_of_pairs_is_said_before_anything_is_done(workplace):
 
 def test_evaluate_and_certify_against_two_patches_agree(workplace):
     def certified(count):
-        arguments = ["--patch", 0.03, "--patches", count, "--alpha", 0.5, "--beta", 0, "--json"]
+        arguments = [
+            "--patch-area",
+            0.03,
+            "--patch-count",
+            count,
+            "--set",
+            "rule=paper",
+            "--set",
+            "alpha=0.5",
+            "--set",
+            "beta=0",
+            "--json",
+        ]
         found = json.loads(run(workplace, "evaluate", "run", *arguments).stdout)
         assert found["settings"]["patch_count"] == count
-        arguments = ["--patch", 0.03, "--patches", count, "--mask-threshold", found["defended"]["mask_threshold"]]
-        run(workplace, "certify", "run", *arguments, "--out", f"{count}.csv")
+        arguments = [
+            "--patch-area",
+            0.03,
+            "--patch-count",
+            count,
+            "--set",
+            "rule=paper",
+            "--set",
+            f"mask_threshold={found['defended']['mask_threshold']}",
+        ]
+        run(workplace, "evaluate", "run", *arguments, "--objects", f"{count}.csv")
         rows = list(csv.DictReader((workplace / f"{count}.csv").open()))
         shares = found["defended"]["certified_recall"]
         for where in ("far", "close", "over"):
@@ -50,7 +71,7 @@ def test_evaluate_and_certify_against_two_patches_agree(workplace):
 
 def test_half_masks_are_said_to_be_the_weaker_choice(workplace):
     run(workplace, *OBSERVE, "halves:6", "--out", "halves")
-    done = run(workplace, "certify", "halves", "--patches", 2, "--mask-threshold", 0.5)
+    done = run(workplace, "evaluate", "halves", "--patch-count", 2, "--set", "mask_threshold=0.8")
     assert "halves:6 remove one patch each" in done.stderr
 
 
@@ -59,7 +80,7 @@ def test_half_masks_are_said_to_be_the_weaker_choice(workplace):
     [
         ((*OBSERVE, "thirds", "--out", "x"), "cannot read the masks 'thirds'"),
         ((*OBSERVE, "pairs:81", "--out", "x"), "lines must be at most 80, got 81"),
-        (("evaluate", "run", "--patches", 3), "patch count must be 1 or 2, got 3"),
+        (("evaluate", "run", "--patch-count", 3), "patch count must be 1 or 2, got 3"),
         ((*OBSERVE, "halves:6", "--out", "run"), "masks was pairs:6, now halves:6"),
     ],
 )

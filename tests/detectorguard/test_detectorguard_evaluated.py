@@ -11,7 +11,7 @@ import pytest
 from evaluation_cases import VOCABULARY, image
 
 from objectseeker import Detections, ObjectSeekerError, Patch
-from objectseeker.cli.evaluate import print_detectorguard
+from objectseeker.cli.evaluate import _compare_with_detectorguard
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.detectorguard import comparison
@@ -315,13 +315,13 @@ def test_cost_against_certified_recall(run):
 
 
 def test_the_command_prints_and_saves_the_table(run, tmp_path, capsys):
-    print_detectorguard(run, SETTINGS, tmp_path / "out", as_json=True)
+    _compare_with_detectorguard(run, SETTINGS, tmp_path / "out", True)
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "out" / "detectorguard.json").read_text())
     assert [row["defense"] for row in printed["rows"]][:2] == ["undefended", "DetectorGuard"]
     lines = (tmp_path / "out" / "detectorguard.csv").read_text().splitlines()
     assert len(lines) == 1 + len(printed["rows"])
-    print_detectorguard(run, SETTINGS, None, as_json=False)
+    _compare_with_detectorguard(run, SETTINGS, None, False)
     shown = capsys.readouterr().out
     for row in printed["rows"]:
         assert row["defense"] in shown

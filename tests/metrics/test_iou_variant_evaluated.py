@@ -112,7 +112,7 @@ def test_two_patches_need_pairs_of_masks():
 
 
 def test_certify_lists_what_the_variant_certifies(tmp_path):
-    from command import DETECTOR
+    from command import DETECTOR, certificates
     from command import run as command
 
     (tmp_path / "mine.py").write_text(DETECTOR)
@@ -137,12 +137,11 @@ def test_certify_lists_what_the_variant_certifies(tmp_path):
         "--masks",
         "halves:25",
     )
-    arguments = ["certify", "run", "--mask-threshold", 0.5, "--json"]
-    (by_ioa,) = json.loads(command(tmp_path, *arguments).stdout)["objects"]
-    (by_iou,) = json.loads(command(tmp_path, *arguments, "--filter-iou", 0.8).stdout)["objects"]
-    (strict,) = json.loads(
-        command(tmp_path, *arguments, "--filter-iou", 0.8, "--certification-threshold", 0.85).stdout
-    )["objects"]
+    rule = ["--set", "rule=paper", "--set", "mask_threshold=0.5"]
+    iou = [*rule, "--set", "filter_iou=0.8"]
+    (by_ioa,) = certificates(tmp_path, "run", *rule)["objects"]
+    (by_iou,) = certificates(tmp_path, "run", *iou)["objects"]
+    (strict,) = certificates(tmp_path, "run", *iou, "--certification-threshold", 0.85)["objects"]
     assert by_ioa["far"]
     assert by_iou["far"]
     assert not by_iou["over"]

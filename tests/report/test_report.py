@@ -615,7 +615,11 @@ def test_report_on_the_command_line(tmp_path):
     run_cli(
         tmp_path, "observe", "coco:truth.json:photos", "-d", "python:mine:see", "--out", "run", "--masks", "halves:3"
     )
-    answer = json.loads(run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, "--json").stdout)
+    answer = json.loads(
+        run_cli(
+            tmp_path, "report", "run", "--set", "rule=paper", "--set", "alpha=0.5", "--set", "beta=0", "--json"
+        ).stdout
+    )
     assert answer == {"out": "report.html", "images": 1, "object_source": "annotation", "missing_images": []}
     found = data_of((tmp_path / "report.html").read_text())
     assert found["title"] == "objectseeker report: run"
@@ -625,14 +629,49 @@ def test_report_on_the_command_line(tmp_path):
     assert found["settings"]["detector"] == "python:mine:see"
     assert found["settings"]["mask_threshold"] == "0.5"
     (tmp_path / "photos" / "a.png").unlink()
-    done = run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, "--no-embed-images", "--out", "o/r.html")
+    done = run_cli(
+        tmp_path,
+        "report",
+        "run",
+        "--set",
+        "rule=paper",
+        "--set",
+        "alpha=0.5",
+        "--set",
+        "beta=0",
+        "--no-embed-images",
+        "--out",
+        "o/r.html",
+    )
     assert "a.png" in done.stderr
     assert "Report: o/r.html" in done.stdout
     # Slices, another defense of the same run beside it, and an operating point.
     (tmp_path / "tags.csv").write_text("image,weather\n7,rain\n")
     Defense(detector="python:mine:see", rule=Rule(mask_threshold=0.95), masks=Halves(3)).save(tmp_path / "strict.json")
-    beside = ["--baseline", "run", "--baseline-defense", "strict.json", "--tags", "tags.csv", "--fppi", 1]
-    run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, *beside, "--out", "both.html")
+    beside = [
+        "--baseline",
+        "run",
+        "--baseline-defense",
+        "strict.json",
+        "--tags",
+        "tags.csv",
+        "--operating-point",
+        "fppi=1",
+    ]
+    run_cli(
+        tmp_path,
+        "report",
+        "run",
+        "--set",
+        "rule=paper",
+        "--set",
+        "alpha=0.5",
+        "--set",
+        "beta=0",
+        *beside,
+        "--out",
+        "both.html",
+    )
     found = data_of((tmp_path / "both.html").read_text())
     assert found["tags"] == [{"name": "weather", "values": ["rain"], "of_image": [0]}]
     assert found["baseline"]["name"] == "run, strict.json"
@@ -646,12 +685,24 @@ def test_data_without_labels_on_the_command_line(tmp_path):
     """A plain folder: certify and report speak of the boxes that are output, and say so."""
     photographs(tmp_path, [(20, 15, 40, 30)])
     run_cli(tmp_path, "observe", tmp_path / "photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:3")
-    done = run_cli(tmp_path, "certify", "run", "--mask-threshold", 0.5, "--out", "boxes.csv")
+    done = run_cli(
+        tmp_path,
+        "evaluate",
+        "run",
+        "--set",
+        "rule=paper",
+        "--set",
+        "mask_threshold=0.5",
+        "--objects",
+        "boxes.csv",
+    )
     assert "certified far: 1 of 1 boxes that it outputs" in done.stdout
     assert "no recall: an image that is already attacked may hide objects" in done.stdout
     (row,) = csv.DictReader((tmp_path / "boxes.csv").open())
     assert (row["object_source"], row["class"], row["x1"], row["score"]) == ("output", "bright", "20.0", "0.9")
-    answer = json.loads(run_cli(tmp_path, "report", "run", "--mask-threshold", 0.5, "--json").stdout)
+    answer = json.loads(
+        run_cli(tmp_path, "report", "run", "--set", "rule=paper", "--set", "mask_threshold=0.5", "--json").stdout
+    )
     assert answer["object_source"] == "output"
     page = (tmp_path / "report.html").read_text()
     assert data_of(page)["objects"] == 1

@@ -110,8 +110,18 @@ def test_nested_data_is_the_same_as_flat():
 @pytest.mark.parametrize("certify", [False, True])
 def test_curl_gets_what_detect_writes(tmp_path, monkeypatch, certify):
     photographs(tmp_path, [(30, 20, 30, 20)])
-    arguments = ["detect", "photos", "-d", "python:mine:detect", "--masks", "halves:3", "--out", "o", "--no-annotate"]
-    run(tmp_path, *arguments, *(["--certify", "--patch", "2%"] if certify else []))
+    arguments = [
+        "detect",
+        "photos",
+        "-d",
+        "python:mine:detect",
+        "--set",
+        "masks=halves:3",
+        "--out",
+        "o",
+        "--no-annotate",
+    ]
+    run(tmp_path, *arguments, *(["--certify", "--patch-area", "2%"] if certify else []))
     written = json.loads((tmp_path / "o" / "detections.json").read_text())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)

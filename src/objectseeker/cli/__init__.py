@@ -4,8 +4,8 @@ from __future__ import annotations
 
 # Commands are listed in the order in which they register.
 # isort: off
-from objectseeker.cli import demo, detect, check, observe, evaluate, certify, tune  # noqa: F401
-from objectseeker.cli import figures, report, gate, verify, attack, serve, defense  # noqa: F401
+from objectseeker.cli import demo, detect, check, observe, evaluate, tune  # noqa: F401
+from objectseeker.cli import report, gate, verify, attack, serve, defense  # noqa: F401
 
 # isort: on
 from objectseeker.cli._app import app

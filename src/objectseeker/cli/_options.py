@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from objectseeker.metrics.slices import ImageTags
     from objectseeker.runs.run import Run
 
+OPERATING_POINT_KEYS = ("clean_recall", "fppi", "base_threshold")
+
 DATASET = "coco:FILE.json:IMAGES, voc:DIR:SPLIT, kitti:DIR, yolo:DIR, mot:DIR, a folder, ..."
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
@@ -124,38 +126,6 @@ class RuleOptions:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreatOptions:
-    """What is certified against."""
-
-    patch: Annotated[str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.")] = "1%"
-    aspect: Annotated[float, typer.Option(help="Patch width divided by its height.")] = 1.0
-    patches: Annotated[int, typer.Option(help="How many patches at once, 1 or 2.")] = 1
-    certification_threshold: Annotated[
-        float | None,
-        typer.Option(help="T: share of an object that must stay covered. Default: 0; with --filter-iou 0.5."),
-    ] = None
-    bound: Annotated[str, typer.Option(help="exact or paper.")] = "exact"
-
-    @property
-    def area(self) -> float:
-        return parse_area(self.patch)
-
-    def threat(self) -> ThreatModel:
-        from objectseeker.metrics import ThreatModel
-
-        return ThreatModel(
-            area=self.area,
-            aspect=self.aspect,
-            count=self.patches,
-            certification_threshold=self.certification_threshold,
-            bound=self.bound,  # type: ignore[arg-type]  # Threat refuses what it does not know
-        )
-
-    def at(self, location: str) -> Patch:
-        return Patch(self.area, self.aspect, location, self.patches)  # type: ignore[arg-type]  # likewise
-
-
 DefenseName = Annotated[
     Path | None,
     typer.Option(
@@ -205,6 +175,31 @@ class DefenseOptions:
         if run is not None:
             return change_settings(run.defense(), settings)
         return default_defense(self.detector or "builtin", settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDefenseOptions:
+    """The defense of a run: a file or a name, with settings changed one by one."""
+
+    defense: DefenseName = None
+    settings: Settings = None
+
+    def masks(self) -> Recipe | None:
+        """Return the masks that --set names, where nothing else may be set: every run is tuned for."""
+        chosen = None
+        for setting in self.settings or ():
+            key, _, value = setting.partition("=")
+            if key.strip() != "masks":
+                raise ObjectSeekerError(f"--cross-tune finds the rule itself: got --set {setting}. Set only masks.")
+            chosen = parse_recipe(value.strip())
+        if self.defense is not None:
+            raise ObjectSeekerError(f"--cross-tune finds the rule itself: got --defense {self.defense}. Omit it.")
+        return chosen
+
+    def build(self, run: Run) -> Defense:
+        """Return the defense, bound to the detector and the masks of the run."""
+        defense = run.defense() if self.defense is None else Defense.load(self.defense)
+        return run.bind_defense(change_settings(defense, self.settings or ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,12 +253,12 @@ class PatchOptions:
         return Patch(parse_area(self.patch_area), self.patch_aspect, location, self.patch_count)
 
 
-CleanRecall = Annotated[
-    float | None, typer.Option(help="Measure where this clean recall (a fraction) is reached, not at the own score.")
-]
-FalsePositives = Annotated[
-    float | None,
-    typer.Option(help="Measure at the lowest base threshold with at most N false positives per image."),
+OperatingPoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Measure at clean_recall=0.8, fppi=1 or base_threshold=0.3. Default: the defense's own.",
+    ),
 ]
 TagsFile = Annotated[
     Path | None,
@@ -272,9 +267,9 @@ TagsFile = Annotated[
 Slices = Annotated[
     list[str] | None,
     typer.Option(
-        "--slice",
+        "--by",
         metavar="COLUMN[=VALUE]",
-        help="Also slice by slice: class, size, or a column of --tags; may be repeated. The worst is named.",
+        help="Slices: class, size or a column of --tags; repeatable. Names the worst.",
     ),
 ]
 Processes = Annotated[
@@ -377,21 +372,30 @@ def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path |
     )
 
 
+def parse_operating_point(text: str | None) -> dict[str, Any]:
+    """Parse --operating-point: one of clean_recall, fppi and base_threshold, and its value."""
+    if text is None:
+        return {}
+    key, equals, value = (part.strip() for part in text.partition("="))
+    try:
+        if key not in OPERATING_POINT_KEYS or not equals:
+            raise ValueError
+        return {key: float(value)}
+    except ValueError:
+        raise ObjectSeekerError(
+            f"--operating-point is KEY=VALUE with {', '.join(OPERATING_POINT_KEYS)}: got {text[:80]!r}"
+        ) from None
+
+
 def defense_and_settings(
-    run: Run,
-    rule: RuleOptions,
-    threat: ThreatOptions,
-    clean_recall: float | None,
-    fppi: float | None = None,
+    run: Run, defense: RunDefenseOptions, threat: ThreatModelOptions, operating_point: str | None
 ) -> tuple[Defense, EvaluationSettings]:
-    """The defense to measure on a run, and how: against what, and at which operating point (by default its own)."""
+    """Return the defense to measure on a run, and how: the threat, and the operating point (by default its own)."""
     from objectseeker.metrics.evaluation import settings_for
 
-    defense = defense_of_run(run, rule, point=True)
-    note_masks(defense.masks, threat.patches)
-    base_threshold = rule.base_threshold if rule.defense is not None else None
-    point = {"clean_recall": clean_recall, "base_threshold": base_threshold, "fppi": fppi}
-    return defense, settings_for(run, defense, threat=threat.threat(), **point)
+    chosen = defense.build(run)
+    note_masks(chosen.masks, threat.patch_count)
+    return chosen, settings_for(run, chosen, threat=threat.threat_model(), **parse_operating_point(operating_point))
 
 
 def tags_and_slices(run: Run, file: Path | None, slices: list[str] | None) -> tuple[ImageTags, list[str]]:

@@ -31,18 +31,20 @@ class TrackOptions:
     """Options of certificates over time, for a run of sequences."""
 
     window: Annotated[
-        list[int] | None,
-        typer.Option(metavar="FRAMES", help="Sequences: frames per window; repeatable. Default: 4, 8, 16."),
+        list[str] | None,
+        typer.Option(
+            metavar="FRAMES[:N]",
+            help="Frames per window, and detections required in it (1); repeatable. Default: 4, 8, 16.",
+            rich_help_panel="Sequences",
+        ),
     ] = None
     max_motion: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PIXELS",
-            help="Sequences: patch motion per frame at most, or any; repeatable. Default: 0, 2, 8, any.",
+            help="Patch motion per frame at most, or any; repeatable. Default: 0, 2, 8, any.",
+            rich_help_panel="Sequences",
         ),
-    ] = None
-    min_detections: Annotated[
-        int | None, typer.Option(min=1, help="Sequences: detections required in every window. Default: 1.")
     ] = None
 
 
@@ -50,12 +52,18 @@ def certified_tracks(run: Run, rule: AnyRule, threat: ThreatModel, options: Trac
     """Certify the tracks of a run; None for a run without tracks, for which no option may be given."""
     from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
 
-    given = [name for name in ("window", "max_motion", "min_detections") if getattr(options, name)]
+    given = [name for name in ("window", "max_motion") if getattr(options, name)]
     if threat.count == 1 and run.manifest.images[0].frame is not None:
+        windows = [_window(text) for text in options.window or ()]
+        required = {detections for _, detections in windows} or {1}
+        if len(required) > 1:
+            raise ObjectSeekerError(
+                f"--window requires one number of detections: got {', '.join(options.window or ())}"
+            )
         criteria = Asked(
-            windows=tuple(options.window) if options.window else None,
+            windows=tuple(frames for frames, _ in windows) or None,
             moves=tuple(map(_pixels, options.max_motion)) if options.max_motion else MOVES,
-            times=options.min_detections or 1,
+            times=required.pop(),
         )
         with progress("certifying tracks", len(run.parts)) as bar:
             images = _with_progress(run.images(), bar)
@@ -77,6 +85,16 @@ def _with_progress(images: Iterable[ObservedImage], bar: Bar) -> Iterator[Observ
     for image in images:
         yield image
         bar.advance()
+
+
+def _window(text: str) -> tuple[int, int]:
+    """Parse FRAMES or FRAMES:DETECTIONS."""
+    frames, _, detections = text.partition(":")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (frames, detections or "1")):
+        raise ObjectSeekerError(
+            f"--window is a number of frames such as 8, or 8:2 for two detections: got {text[:40]!r}"
+        )
+    return int(frames), int(detections or 1)
 
 
 def _pixels(text: str) -> int | None:

@@ -13,13 +13,10 @@ from objectseeker.cli._console import escape, notes, print_json, printed, progre
 from objectseeker.cli._options import (
     AllowOutsidePaths,
     ClassMap,
-    DetectorOptions,
+    DefenseOptions,
     Device,
     Json,
-    MaskOptions,
-    RuleOptions,
-    ThreatOptions,
-    defense_of,
+    ThreatModelOptions,
     grouped,
     note_masks,
     read_class_map,
@@ -41,11 +38,12 @@ def detect(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the results; an unfinished one of images is resumed.")],
-    rule: RuleOptions,
-    detector: DetectorOptions,
-    masks: MaskOptions,
-    threat: ThreatOptions,
+    defense: DefenseOptions,
     certify: Annotated[bool, typer.Option("--certify", help="Certify the boxes that are output.")] = False,
+    annotate: Annotated[bool, typer.Option(help="Write annotated images or an annotated video.")] = True,
+    as_json: Json = False,
+    *,
+    threat: ThreatModelOptions,
     class_map: ClassMap = None,
     allow_outside_paths: AllowOutsidePaths = False,
     stride: Annotated[int, typer.Option(help="Of a video: use every n-th frame.")] = 1,
@@ -61,8 +59,6 @@ def detect(
         bool,
         typer.Option("--trust-detector", help="Confirm that the detector is the same, if that cannot be verified."),
     ] = False,
-    annotate: Annotated[bool, typer.Option(help="Write annotated images or an annotated video.")] = True,
-    as_json: Json = False,
 ) -> None:
     """Detect in images, a dataset or a video: COCO results, CSV, alerts and annotated images.
 
@@ -77,20 +73,20 @@ def detect(
     processing continues. Exit code 1: some images failed. 2: all did.
 
     Example:  objectseeker detect photos/ --out found
-    Example:  objectseeker detect photos/ --defense tuned/defense.json --out found --certify --patch 1%
+    Example:  objectseeker detect photos/ --defense tuned/defense.json --out found --certify --patch-area 1%
     Example:  objectseeker detect clip.mp4 --start 1:30 --end 2:00 --stride 5 --out clip
     Example:  objectseeker detect 0 --defense builtin-video --out camera
     Example:  objectseeker detect coco:annotations.json:images --class-map Pkw=car --out found
     """
     from objectseeker.inference import detect as run_detection
 
-    if not certify and threat != ThreatOptions():
-        raise ObjectSeekerError("--patch, --aspect, --patches, --threshold and --bound need --certify: add it")
-    defense = defense_of(detector, masks, rule)
+    if not certify and threat != ThreatModelOptions():
+        raise ObjectSeekerError("options of the threat such as --patch-area need --certify: add it")
+    chosen = defense.build()
     run = run_detection(
         inputs,
-        defense,
-        certify=threat.threat() if certify else False,
+        chosen,
+        certify=threat.threat_model() if certify else False,
         out=out,
         annotate=annotate,
         stride=stride,
@@ -104,9 +100,9 @@ def detect(
     )
 
     def on_start(cost: str) -> None:
-        say(defense)
+        say(chosen)
         if certify:
-            note_masks(defense.masks, threat.patches)
+            note_masks(chosen.masks, threat.patch_count)
         notes.print(escape(cost))
 
     try:

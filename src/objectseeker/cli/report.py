@@ -11,13 +11,12 @@ from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import (
-    CleanRecall,
-    FalsePositives,
     Json,
-    RuleOptions,
+    OperatingPoint,
+    RunDefenseOptions,
     RunFolder,
     TagsFile,
-    ThreatOptions,
+    ThreatModelOptions,
     defense_and_settings,
     grouped,
     open_run,
@@ -29,10 +28,8 @@ from objectseeker.cli._options import (
 @grouped
 def report(
     run: RunFolder,
-    rule: RuleOptions,
-    threat: ThreatOptions,
-    clean_recall: CleanRecall = None,
-    fppi: FalsePositives = None,
+    defense: RunDefenseOptions,
+    operating_point: OperatingPoint = None,
     tags: TagsFile = None,
     baseline: Annotated[
         Path | None,
@@ -46,18 +43,20 @@ def report(
         bool, typer.Option(help="Put the images into the file, or into a folder next to it.")
     ] = True,
     as_json: Json = False,
+    *,
+    threat: ThreatModelOptions,
 ) -> None:
     """Write an interactive report of a run: one HTML file that needs no network.
 
     It shows what is certified, and where a patch could still win. Its sliders start at the patch size, aspect ratio and
-    certification threshold given here. By default it shows the rule at its own base threshold; --clean-recall, --fppi
-    and --base-threshold choose another operating point. --baseline shows what was gained and lost since another run of
+    certification threshold given here. By default it shows the rule at its own base threshold; --operating-point
+    chooses another one. --baseline shows what was gained and lost since another run of
     the same images, or another defense of this one. Without annotations the objects are the boxes that the defended
     detector outputs. Sequences play, and every track shows where it is certified over time. The file contains no
     folders, user names or passwords, so you can share it.
 
     Example:  objectseeker report runs/voc --defense tuned/defense.json --out report.html
-    Example:  objectseeker report runs/voc --clean-recall 0.7 --no-embed-images
+    Example:  objectseeker report runs/voc --operating-point clean_recall=0.7 --no-embed-images
     Example:  objectseeker report runs/new --baseline runs/old --tags weather.csv
     """
     from objectseeker.report import Baseline, write_report
@@ -65,7 +64,7 @@ def report(
     if baseline is None and baseline_defense is not None:
         raise ObjectSeekerError(f"--baseline-defense {baseline_defense} needs a --baseline RUN: name it")
     stored = open_run(run)
-    defense, settings = defense_and_settings(stored, rule, threat, clean_recall, fppi)
+    chosen, settings = defense_and_settings(stored, defense, threat, operating_point)
     tagged, _ = tags_and_slices(stored, tags, None)
     compared = None
     if baseline is not None:
@@ -77,7 +76,7 @@ def report(
     with progress("writing images", len(stored.parts)) as bar:
         written = write_report(
             stored,
-            defense,
+            chosen,
             out,
             settings=settings,
             tags=tagged,

@@ -14,7 +14,7 @@ from objectseeker.cli._options import (
     DetectorOptions,
     MaskOptions,
     RuleOptions,
-    ThreatOptions,
+    ThreatModelOptions,
     TrustDetector,
     defense_of,
     grouped,
@@ -31,7 +31,7 @@ def serve(
     rule: RuleOptions,
     detector: DetectorOptions,
     masks: MaskOptions,
-    threat: ThreatOptions,
+    threat: ThreatModelOptions,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")] = 8000,
     model_name: Annotated[str, typer.Option(help="Name of the model in the Open Inference Protocol.")] = "objectseeker",
@@ -86,7 +86,7 @@ def serve(
         queue_timeout=queue_timeout,
         receive_timeout=receive_timeout,
     )
-    threat_model = threat.threat()
+    threat_model = threat.threat_model()
     listener = open_listener(host, port)
     defense = defense_of(detector, masks, rule)
     seekers = _seekers(defense, device, trust_detector)
@@ -97,7 +97,7 @@ def serve(
     notes.print(
         f"{passes:,} forward passes for a square image, at most {MAX_VIEW_RATIO * passes:,} for any other shape"
     )
-    note_masks(bound.masks, threat.patches)
+    note_masks(bound.masks, threat.patch_count)
     model = ServedModel(model_name, bound, loaded.names, threat_model)
     metrics = Metrics(bound.sha256)
     workers = Workers(seekers, limits, metrics)

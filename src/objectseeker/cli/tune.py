@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,93 +18,83 @@ from objectseeker.cli._options import (
     RunFolder,
     Slices,
     TagsFile,
-    ThreatOptions,
+    ThreatModelOptions,
     grouped,
     open_run,
+    parse_operating_point,
     say,
     tags_and_slices,
 )
 
 if TYPE_CHECKING:
-    from objectseeker.metrics import SearchSpec, TuningResult
+    from objectseeker.metrics import SearchSpace, SearchSpec, TuningResult
     from objectseeker.metrics.slices import ImageTags, SliceMetrics
     from objectseeker.runs.run import Run
+
+
+FIXABLE = ("filter_ioa", "edge_factor", "cluster_distance")
 
 
 @app.command()
 @grouped
 def tune(
     run: RunFolder,
-    threat: ThreatOptions,
-    loss: Annotated[float, typer.Option(help="Points of clean AP that may be lost.")] = 1.0,
-    clean_recall: Annotated[
-        float | None, typer.Option(help="Certify most where this clean recall (a fraction) is reached. Default: 0.8.")
+    max_ap_loss: Annotated[float, typer.Option(metavar="POINTS", help="Clean AP50 that may be lost, in points.")] = 1.0,
+    operating_point: Annotated[
+        str | None,
+        typer.Option(metavar="KEY=VALUE", help="Certify most at clean_recall=0.8 (default) or fppi=1."),
     ] = None,
-    fppi: Annotated[
-        float | None,
-        typer.Option(help="Instead: certify most where there are at most so many wrong boxes an image."),
-    ] = None,
-    recall_of: Annotated[
-        str, typer.Option(help="Which detector's clean recall counts: defended, or undefended.")
-    ] = "defended",
-    location: Annotated[list[str] | None, typer.Option(help="What to maximize; default: far, close and over.")] = None,
-    filter_ioa: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
-    edge_factor: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
-    cluster_distance: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
     passes: Annotated[
         list[int] | None,
-        typer.Option(
-            help="Forward passes that an image may take: also choose the masks, among those of the run. May be "
-            "repeated: one row for each."
-        ),
+        typer.Option(help="Forward passes per image at most: choose the masks, too, from the run's; repeatable."),
     ] = None,
     masks: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="RECIPE", help="With --passes: only these masks, among those of the run. May be repeated."
-        ),
+        typer.Option(metavar="RECIPE", help="With --passes: only these masks, among those of the run; repeatable."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help=f"Fix {', '.join(FIXABLE)} instead of searching it."),
     ] = None,
     tags: TagsFile = None,
     slices: Slices = None,
-    seed: Annotated[int, typer.Option(help="Of the split into two halves.")] = 0,
-    processes: Annotated[int, typer.Option(help="With --passes: how many recipes are searched at once.")] = 1,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for defense.json, and for what was found as tables, JSON and a plot."),
-    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split into two halves.")] = 0,
+    processes: Annotated[int, typer.Option(help="With --passes: recipes that are searched at the same time.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder for defense.json, tables, JSON and a plot.")] = None,
     as_json: Json = False,
+    *,
+    threat: ThreatModelOptions,
 ) -> None:
     """Search the rule that certifies most within a clean AP loss, on one half of the images; report the other half.
 
-    The paper's rule and the evidence rule are searched side by side, and for several losses: the frontier. The best
-    within --loss is written to defense.json, for every other command: detect, evaluate, certify, report, attack.
+    The paper's rule and the evidence rule are compared, for several losses: the frontier. The best within --max-ap-loss
+    is written to defense.json, for every other command: detect, evaluate, report, attack, gate.
 
     With --passes N masks are chosen, too: of all recipes whose masks are among those of the run, the one that certifies
     most with at most N forward passes on every image. What is found is estimated from the run's views; to certify it,
     observe again with the defense.json. With several N there is a defense-N.json for each.
 
-    Example:  objectseeker tune runs/voc --loss 1 --clean-recall 0.8 --out tuned
-    Example:  objectseeker tune runs/voc --fppi 1 --tags tags.csv --slice weather --slice class --out tuned
+    Example:  objectseeker tune runs/voc --max-ap-loss 1 --operating-point clean_recall=0.8 --out tuned
+    Example:  objectseeker tune runs/voc --operating-point fppi=1 --tags tags.csv --by weather --by class --out tuned
     Example:  objectseeker tune runs/sum --passes 20 --passes 40 --processes 2 --out tuned
     Example:  objectseeker detect photos/ --defense tuned/defense.json --out found
     """
     from objectseeker import metrics
     from objectseeker.cli._tuning_tables import render_tuning, save_tuning, tuning_dict
-    from objectseeker.metrics import SearchSpace, SearchSpec
+    from objectseeker.metrics import SearchSpec
 
     stored = open_run(run)
-    given = {"filter_ioa": filter_ioa, "edge_factor": edge_factor, "cluster_distance": cluster_distance}
+    point = parse_operating_point(operating_point)
+    if "base_threshold" in point:
+        raise ObjectSeekerError(f"tune searches at clean_recall or fppi: got --operating-point {operating_point}")
     search = SearchSpec(
-        threat=threat.threat(),
-        clean_recall=clean_recall,
-        fppi=fppi,
-        recall_of=recall_of,  # type: ignore[arg-type]  # SearchSpec refuses what it does not know
-        locations=tuple(location or ("far", "close", "over")),  # type: ignore[arg-type]
-        max_ap_loss=loss,
+        threat=threat.threat_model(),
+        **point,
+        max_ap_loss=max_ap_loss,
         mask_floor=stored.manifest.observation_settings.mask_floor,
         base_floor=stored.manifest.observation_settings.base_floor,
         seed=seed,
-        choices=SearchSpace(**{name: tuple(values) for name, values in given.items() if values}),
+        choices=_search_space(settings or ()),
     )
     if masks and not passes:
         raise ObjectSeekerError(f"--masks {masks[0]} chooses among the run's masks: give --passes, too")
@@ -111,7 +102,7 @@ def tune(
         raise ObjectSeekerError(f"--processes {processes} is for several recipes at once: give --passes, too")
     tagged, asked = tags_and_slices(stored, tags, slices)
     if asked and passes:
-        raise ObjectSeekerError(f"--slice {asked[0]} is about one rule: leave out --passes, or evaluate what it chose")
+        raise ObjectSeekerError(f"--by {asked[0]} is about one rule: omit --passes, or evaluate what it chose")
     loadable = stored.manifest.detector_spec is not None
     if not loadable:
         warn("the run does not say how its detector is loaded: what is found is shown, but no defense is written")
@@ -137,8 +128,25 @@ def tune(
     if defense is None:
         return
     if out is not None:
-        printed.print(f"The rule for at most {loss:g} points of AP: {escape(str(out / 'defense.json'))}")
+        printed.print(f"The rule for at most {max_ap_loss:g} points of AP50: {escape(str(out / 'defense.json'))}")
+        printed.print(f"Next: objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {escape(str(out / 'defense.json'))}")
     say(defense)
+
+
+def _search_space(settings: Sequence[str]) -> SearchSpace:
+    """Return what to search, with the values that --set fixes."""
+    from objectseeker.metrics import SearchSpace
+
+    fixed: dict[str, tuple[float, ...]] = {}
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        try:
+            if key not in FIXABLE or not equals:
+                raise ValueError
+            fixed[key] = (float(value),)
+        except ValueError:
+            raise ObjectSeekerError(f"--set fixes {', '.join(FIXABLE)}: got {setting[:80]!r}. Use KEY=VALUE.") from None
+    return SearchSpace(**fixed)
 
 
 def _sliced(run: Run, tuning: TuningResult, tags: ImageTags, requested: list[str]) -> list[SliceMetrics]:

@@ -6,7 +6,7 @@ on the image as it is. That is no recall. An image that is already attacked may 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,7 +17,9 @@ from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
+from objectseeker.defense import Defense
 from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
+from objectseeker.runs.run import Run
 
 ObjectIs = Literal["labeled", "output"]  # by the dataset, or by the defended detector
 
@@ -85,6 +87,25 @@ def certify_images(
     for image in images:
         targets, object_of = vocabulary.map_to_detector(image.truth, classwise=rule.classwise)
         yield _rows(image, vocabulary, targets, object_of, rule, threat)
+
+
+def certify_run(
+    run: Run, defense: Defense, threat: ThreatModel, *, on_image: Callable[[], None] = lambda: None
+) -> list[ObjectCertificate]:
+    """Certify every object of a run; without annotations every box that the defended detector outputs.
+
+    Args:
+        run: What `open_run` returned.
+        defense: The defense, bound to the run's detector and masks.
+        threat: What to certify against.
+        on_image: Called whenever an image is done.
+    """
+    certify = certify_images if run.labeled else certify_output_boxes
+    rows: list[ObjectCertificate] = []
+    for of_image in certify(run.images(), run.vocabulary, defense.rule, threat):
+        rows += of_image
+        on_image()
+    return rows
 
 
 def certify_output_boxes(
