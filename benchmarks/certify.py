@@ -16,7 +16,7 @@ from objectseeker.core.boxes import Bools, Detections
 from objectseeker.core.certification import ObjectProof, decide, find_safe_lines
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Halves
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import Rule
 from objectseeker.core.threats import Patch
 
 WIDTH, HEIGHT, LINES = 640, 480, 30

@@ -17,11 +17,10 @@ import numpy as np
 
 from objectseeker import Detections, Observation, Patch
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.certification import proving_pairs
 from objectseeker.core.evidence import certain_neighbors, certified_weights
 from objectseeker.core.masks import Masks
 from objectseeker.core.positions import PositionClasses
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import Rule
 from objectseeker.core.threats import PatchLocation, PatchPositions, patch_sizes
 from objectseeker.runs.run import open_run
 
@@ -70,7 +69,7 @@ def main() -> None:
 def by_notion(observation: Observation, truth: Detections, rule: Rule, patch: Patch) -> tuple[bool, bool]:
     """Is the one object certified by components, by greedy cliques? Every position class on its own."""
     evidence = rule.evidence(rule.discounted_scores(observation))
-    members = np.flatnonzero(proving_pairs(rule, observation, truth, 0.0, "exact")[:, 0] & (evidence > 0))
+    members = np.flatnonzero(rule.proving_pairs(observation, truth, 0.0, "exact")[:, 0] & (evidence > 0))
     weight, mask = certified_weights(evidence[members]), observation.mask_index[members]
     boxes = observation.all_masked.xyxy[members]
     joined = certain_neighbors(boxes, boxes, rule.cluster_distance)

@@ -27,6 +27,7 @@ import numpy as np
 from objectseeker import Detections, ObjectSeekerError, Observation, Pairs, Patch, Rule
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.positions import PositionClasses
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PatchLocation, PatchPositions, patch_sizes
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate_images
@@ -60,7 +61,7 @@ def main() -> int:
     ours = evaluated.defended
     if ours.point is None:
         raise ObjectSeekerError(str(ours.caveat()))
-    rule = ours.point.ioa
+    rule = ours.point.rule
     targets = [run.vocabulary.map_to_detector(image.truth[~image.ignore])[0] for image in images]
     seconds = time_certification(images, targets, rule, settings.threat.patches()[: len(SHOWN)])
     per_pair, pairs_timed, all_pairs = time_sampled(images, targets, rule, options.patch)
@@ -89,7 +90,7 @@ def main() -> int:
 
 
 def time_certification(
-    images: Sequence[ObservedImage], targets: Sequence[Detections], rule: Rule, patches: Sequence[Patch]
+    images: Sequence[ObservedImage], targets: Sequence[Detections], rule: PruningRule, patches: Sequence[Patch]
 ) -> float:
     """Seconds that all certificates take; `targets` are the counted objects of each image in the detector's labels."""
     seconds = 0.0
@@ -101,7 +102,7 @@ def time_certification(
 
 
 def time_sampled(
-    images: Sequence[ObservedImage], targets: Sequence[Detections], rule: Rule, area: float
+    images: Sequence[ObservedImage], targets: Sequence[Detections], rule: PruningRule, area: float
 ) -> tuple[float, int, int]:
     """Seconds per sampled pair of positions, how many were timed, and how many all objects have together.
 

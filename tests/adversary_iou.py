@@ -22,7 +22,7 @@ from cases import SCORES, Case
 from objectseeker import Detections, Halves, Observation, Patch, Rule
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import ioa, iou
-from objectseeker.core.iou_rule import IouRule, nms_survivors, non_overlapping, select_masked
+from objectseeker.core.rules.iou import IouRule, nms_survivors, non_overlapping, select_masked
 from objectseeker.core.threats import PatchLocation, PatchPositions, patch_sizes
 
 SLIGHTLY = 1e-7

@@ -16,7 +16,6 @@ from cases import Case, generate, halves, pairs
 
 from objectseeker import Detections, Observation, Patch, Rule
 from objectseeker.core.bounds import Bound
-from objectseeker.core.certification import proving_pairs
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 
 Defense = Callable[[dict], Callable[[Observation], Detections]]
@@ -31,7 +30,7 @@ def targets(
     certificates = rule.certify(
         observation, truth, [patch], certification_threshold=certification_threshold, bound=bound
     )
-    proves = proving_pairs(rule, observation, truth, certification_threshold, bound)
+    proves = rule.proving_pairs(observation, truth, certification_threshold, bound)
     evidence = rule.evidence(rule.discounted_scores(observation))
     size = patch.size(width, height)
     gone = oracle_two_patches.removed(observation, size)

@@ -12,9 +12,9 @@ from objectseeker import Detections, Halves, ObjectSeeker, Rule
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.whitebox import WhiteBox
 from objectseeker.core.boxes import iou
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Recipe
+from objectseeker.core.rules import PruningRule
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.preprocess import ViewPlan
 from objectseeker.detectors.torch_module import torch_detector
@@ -90,7 +90,7 @@ class SecretlyLeakyDetector(NetworkDetector):
         return LeakyDetector(**settings).detect_views(image, removed, value)
 
 
-def prune_after_suppression(rule: AnyRule, observation: Observation) -> Detections:
+def prune_after_suppression(rule: PruningRule, observation: Observation) -> Detections:
     """Unsound: of masked boxes that overlap, whatever their label and view, only the best-scored goes on."""
     boxes = observation.all_masked
     overlap = iou(boxes.xyxy, boxes.xyxy) > 0.5
@@ -109,7 +109,7 @@ MASKS = Halves(LINES)
 
 
 def sound(
-    rule: AnyRule = PAPER,
+    rule: PruningRule = PAPER,
     masks: Recipe = MASKS,
     certification_threshold: float | None = None,
     *,
@@ -143,7 +143,7 @@ def target(pipeline: Pipeline, labels: tuple[int, ...] = (0,)) -> Target:
 
 def _pipeline(
     detector: NetworkDetector,
-    rule: AnyRule = PAPER,
+    rule: PruningRule = PAPER,
     masks: Recipe = MASKS,
     certification_threshold: float | None = None,
 ) -> Pipeline:

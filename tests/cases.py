@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule
-from objectseeker.core.iou_rule import FILTER_IOU
 from objectseeker.core.masks import Masks
+from objectseeker.core.rules.iou import FILTER_IOU
 
 NOTHING = Detections.empty()
 SCORES = np.array([0.1, 0.25, 0.375, 0.5, 0.625, 0.75, 0.9, 1.0])  # exact binary fractions, mostly: ties happen

@@ -13,12 +13,12 @@ import evaluation_cases
 import numpy as np
 import PIL.Image
 
-from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Patch, Rule
-from objectseeker.core.iou_rule import AnyRule
+from objectseeker import Bands, Certificates, Detections, Halves, Observation, Patch, Rule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import NO_TRACK, FrameIndex, ObservedImage
 from objectseeker.core.recipes import Recipe, recipe_for_frame
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import EvaluationSettings
 from objectseeker.report import Report, ReportSource, write_page
@@ -39,8 +39,8 @@ PAPER = settings_of(ThresholdSchedule(alpha=0.65, beta=0.2))
 EVIDENCE = settings_of(
     ThresholdSchedule(alpha=0.85, beta=0.5, evidence_alpha=0.1, evidence_beta=0.0), evidence_power=0.8, edge_factor=0.9
 )
-LABEL_FREE = replace(EVIDENCE, rule=replace(EVIDENCE.ioa, classwise=False))
-IOU = replace(PAPER, rule=IouRule(ioa_rule=PAPER.ioa))
+LABEL_FREE = EVIDENCE.class_agnostic()
+IOU = PAPER.by_iou()
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Run:
         return out
 
     @property
-    def rule(self) -> AnyRule:
+    def rule(self) -> PruningRule:
         return self.settings.rule
 
     def certify(self, image: ObservedImage, patches: list[Patch], threshold: float) -> tuple[Certificates, np.ndarray]:
@@ -140,7 +140,7 @@ def hesitating(image: ObservedImage) -> ObservedImage:
     return replace(image, observation=Observation(seen.width, seen.height, seen.masks, relabeled(seen.base), masked))
 
 
-def output_on(image: ObservedImage, rule: AnyRule) -> ObservedImage:
+def output_on(image: ObservedImage, rule: PruningRule) -> ObservedImage:
     """The image, and as its objects what the defended detector outputs."""
     boxes = rule.prune(image.observation)
     return replace(image, truth=boxes, ignore=np.zeros(len(boxes), bool), crowd=np.zeros(len(boxes), bool))

@@ -152,7 +152,7 @@ def test_scores_reach_certification_only_through_a_rule():
         assert not hasattr(objectseeker, gone)
     import objectseeker.core as core
 
-    for file in sorted(Path(core.__file__).parent.glob("*.py")):
+    for file in sorted(Path(core.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and "certif" in node.name:
                 given = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}

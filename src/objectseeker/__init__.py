@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.certification import Certificates
-from objectseeker.core.iou_rule import IouRule
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Bands, Halves, Pairs
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import IouRule, Rule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
 from objectseeker.datasets import open_dataset

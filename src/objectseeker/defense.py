@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import codec, detectors
-from objectseeker.core.iou_rule import AnyRule, IouRule
 from objectseeker.core.masks import DEFAULT_FILL, require_gray
 from objectseeker.core.recipes import Halves, Recipe, parse_recipe, require_recipe
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import IouRule, PruningRule, Rule
+from objectseeker.core.rules.iou import with_filter_iou
 from objectseeker.core.seeker import Detector, ObjectSeeker
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.detectors.network.class_names import MAX_CLASSES
@@ -67,7 +67,7 @@ class Defense:
     """
 
     detector: str | Detector
-    rule: AnyRule
+    rule: PruningRule
     masks: Recipe = field(default_factory=Halves)
     fill: int = DEFAULT_FILL
     batch_size: int | None = None
@@ -85,8 +85,8 @@ class Defense:
             detectors.require_spec(self.detector)
         elif not callable(self.detector):
             raise ObjectSeekerError(f"detector must be a SPEC or a callable, got {self.detector!r}")
-        if not isinstance(self.rule, AnyRule):
-            raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
+        if not isinstance(self.rule, PruningRule):
+            raise ObjectSeekerError(f"rule must be a Rule, an IouRule or another PruningRule, got {self.rule!r}")
         require_recipe(self.masks)
         for name in ("layout", "mask_mode", "precision", "fingerprint"):
             if not isinstance(getattr(self, name), str | None):
@@ -286,7 +286,7 @@ def _size(size: Any) -> int | tuple[int, int]:
     return require_count(size, "input_size")
 
 
-def _rule_of(values: Mapping[str, Any]) -> AnyRule:
+def _rule_of(values: Mapping[str, Any]) -> PruningRule:
     if not isinstance(values, Mapping):
         raise ObjectSeekerError(f"its rule must be settings by name, got {values!r}")
     if "ioa_rule" in values:
@@ -396,8 +396,7 @@ def _with_setting(defense: Defense, key: str, value: Any) -> Defense:
         changed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value, "fingerprint": None}
         return replace(defense, **changed)
     if key == "filter_iou":
-        ioa_rule = rule.ioa_rule if isinstance(rule, IouRule) else rule
-        return replace(defense, rule=ioa_rule if value is None else IouRule(ioa_rule=ioa_rule, filter_iou=value))
+        return replace(defense, rule=with_filter_iou(rule, value))
     if key in SCHEDULE_SETTINGS:
         values = asdict(defense.resolved_schedule) | {key: value}
         if key.startswith("evidence_"):  # both or none
@@ -409,11 +408,7 @@ def _with_setting(defense: Defense, key: str, value: Any) -> Defense:
         return replace(defense, rule=schedule.rule(rule, value))
     if key in ("mask_threshold", "evidence_threshold"):
         schedule = None
-    if isinstance(rule, IouRule):
-        return replace(
-            defense, rule=replace(rule, ioa_rule=replace(rule.ioa_rule, **{key: value})), threshold_schedule=schedule
-        )
-    return replace(defense, rule=replace(rule, **{key: value}), threshold_schedule=schedule)
+    return replace(defense, rule=rule.with_settings(**{key: value}), threshold_schedule=schedule)
 
 
 def _with_rule(defense: Defense, name: Any) -> Defense:

@@ -11,7 +11,7 @@ from cases import generate, prune
 from command import DETECTOR, run
 
 from objectseeker import Defense, Detections, Halves, ObjectSeeker, Observation, Patch, Rule
-from objectseeker.core.iou_rule import IouRule
+from objectseeker.core.rules import IouRule
 
 OBJECT = [30, 20, 60, 40]
 

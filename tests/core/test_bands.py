@@ -13,8 +13,8 @@ from strategies import SEEDS
 
 from objectseeker import Bands, Detections, Observation, Patch, Rule
 from objectseeker.core import masks as masks_module
-from objectseeker.core.iou_rule import non_overlapping
 from objectseeker.core.pruning import cut_by_mask
+from objectseeker.core.rules.iou import non_overlapping
 from objectseeker.core.threats import PATCH_LOCATIONS
 
 

@@ -15,7 +15,7 @@ from strategies import SEEDS, boxes
 
 from objectseeker import Detections, Halves, ObjectSeekerError, Patch, Rule
 from objectseeker.core.boxes import iou
-from objectseeker.core.iou_rule import IouRule, iou_lower_bound, nms_survivors, non_overlapping
+from objectseeker.core.rules.iou import IouRule, iou_lower_bound, nms_survivors, non_overlapping
 from objectseeker.core.threats import PATCH_LOCATIONS
 
 TAU = st.one_of(st.sampled_from([0.5, 0.75, 0.8, 0.9, 1.0]), st.floats(0.01, 1))

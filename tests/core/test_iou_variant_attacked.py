@@ -8,7 +8,7 @@ from cases import iou_certify, iou_prune
 
 from objectseeker import Detections, Halves, Observation
 from objectseeker.core.boxes import iou
-from objectseeker.core.iou_rule import iou_lower_bound
+from objectseeker.core.rules.iou import iou_lower_bound
 
 
 def test_no_certified_object_is_ever_hidden():
@@ -26,7 +26,7 @@ def test_the_attacker_breaks_unsound_defenses(defense, strategy):
 
 def test_the_attacker_breaks_a_certificate_that_forgets_the_replacement(monkeypatch):
     """A box that fits the object well enough itself may be replaced by one that does not."""
-    from objectseeker.core import iou_rule
+    from objectseeker.core.rules import iou as iou_rule
 
     monkeypatch.setattr(iou_rule, "iou_lower_bound", lambda masked, truth, *_: iou(masked, truth))
     score = campaign(23, 450, strategies=["silent", "filters", "suppressors"])
@@ -37,7 +37,7 @@ def test_the_attacker_breaks_a_certificate_that_forgets_the_replacement(monkeypa
 
 def test_the_attacker_breaks_a_bound_that_is_a_little_too_high(monkeypatch):
     """What is a quarter above the bound is wrong."""
-    from objectseeker.core import iou_rule
+    from objectseeker.core.rules import iou as iou_rule
 
     honest = iou_rule.iou_lower_bound
     monkeypatch.setattr(iou_rule, "iou_lower_bound", lambda *given: 1.25 * honest(*given))

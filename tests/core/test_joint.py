@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule
-from objectseeker.core.certification import evidence_prover, object_proofs
 from objectseeker.core.joint import certify_jointly
 from objectseeker.core.recipes import Bands, Halves, Pairs
 
@@ -154,9 +153,7 @@ def test_an_object_may_be_proven_as_either_of_two_labels():
     for label in (0, 1):
         truth = Detections(box, [1.0], [label])
         assert rule.certify_jointly(observation, truth, Patch(0.01, location="anywhere")).count == 0
-        proofs += [
-            proof for (proof,) in object_proofs(observation, truth, evidence_prover(rule, observation, 0, "exact"))
-        ]
+        proofs += [proof for (proof,) in rule.object_proofs(observation, truth, 0)]
 
     assert certify_jointly(masks, [proofs], (1, 1)).count == 1
     assert certify_jointly(masks, [proofs], (2, 2)).count == 0  # it can lie across the line

@@ -283,8 +283,8 @@ def test_without_a_clean_recall_it_is_08_or_the_highest_that_is_reached(run):
 def test_a_rule_that_promises_more_says_so(run):
     beside = compare_with_detectorguard(run, SETTINGS.by_iou(), threshold=100)
     assert [row.defense for row in beside.rows[-2:]] == [
-        "ObjectSeeker IoU variant",
-        "ObjectSeeker IoU variant, class-agnostic",
+        "ObjectSeeker IoU",
+        "ObjectSeeker IoU, class-agnostic",
     ]
     assert any("an IoU with the object above 0.5" in line for line in beside.caveats())
     assert not any("paper guarantees more" in line for line in beside.caveats())

@@ -23,7 +23,7 @@ from detector_graphs import (
 from detector_images import noise
 
 from objectseeker.core.recipes import Halves
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import Rule
 from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load_detector
 from objectseeker.detectors.network import class_names

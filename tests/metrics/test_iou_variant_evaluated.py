@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, Observation
-from objectseeker.core.iou_rule import IouRule
+from objectseeker.core.rules import IouRule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics import BASE_THRESHOLDS, ImageSet
 from objectseeker.metrics.defended_images import DefendedImageSet

@@ -124,7 +124,7 @@ def test_the_frontier_is_the_best_within_each_loss(tuning):
 def test_only_the_evidence_rule_chooses_factor_and_distance(tuning):
     chosen = {
         family: {
-            (a.settings.ioa.edge_factor, a.settings.ioa.cluster_distance) for a in tuning.trials if a.family == family
+            (a.settings.rule.edge_factor, a.settings.rule.cluster_distance) for a in tuning.trials if a.family == family
         }
         for family in ("paper", "evidence")
     }
@@ -137,7 +137,7 @@ def test_choices_move_to_their_neighbors():
     choices = SearchSpace((0.6,), (0.85, 1.0, 0.7), (0.1, 0.2))
     start = choices.start(SEARCH.settings())
     first, *moved = (
-        [one.ioa.filter_ioa, one.ioa.edge_factor, one.ioa.cluster_distance] for one in (start, *choices.moves(start))
+        [one.rule.filter_ioa, one.rule.edge_factor, one.rule.cluster_distance] for one in (start, *choices.moves(start))
     )
     assert first == [0.6, 0.85, 0.1]
     moved = set(map(tuple, moved))
@@ -221,7 +221,7 @@ def test_one_place_and_several_filters(images):
     )
     chosen = tune(images, VOCABULARY, search)
     assert set(chosen.families) == {"paper"}
-    assert {trial.settings.ioa.filter_ioa for trial in chosen.trials} == {0.7, 0.5}
+    assert {trial.settings.rule.filter_ioa for trial in chosen.trials} == {0.7, 0.5}
     assert chosen.best.searched.certified_mean == chosen.best.searched.outcome.certified_recall()["over"]
 
 
@@ -237,7 +237,7 @@ def test_grid_and_moves_stay_within_their_limits(family):
                 assert one.threshold_schedule.evidence_beta <= one.threshold_schedule.beta
     corner = made(alpha=1.0, beta=0.0, evidence_alpha=0.3, evidence_beta=0.0, evidence_power=0.25)
     assert any(one.threshold_schedule.evidence_alpha == 0.4 for one in moves(corner, 0.1, 0.3))
-    assert any(one.ioa.evidence_power == 0.75 for one in moves(corner, 0.1, 0.3))
+    assert any(one.rule.evidence_power == 0.75 for one in moves(corner, 0.1, 0.3))
 
 
 def test_searches_without_a_result_say_why():

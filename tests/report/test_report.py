@@ -43,7 +43,7 @@ from report_cases import (
 from objectseeker import Defense, Detections, Halves, ObjectSeekerError, Rule
 from objectseeker.core import boxes
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.certification import find_safe_lines, proving_pairs
+from objectseeker.core.certification import find_safe_lines
 from objectseeker.core.evidence import certified_weights
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation
@@ -95,7 +95,7 @@ def test_views_that_only_prove_multi_view_come_with_their_weights_and_neighbors(
         seen = image.observation
         evidence = rule.evidence(rule.discounted_scores(seen))
         weight = certified_weights(evidence)
-        for proves in proving_pairs(rule, seen, image.truth, 0.0, "exact").T:
+        for proves in rule.proving_pairs(seen, image.truth, 0.0, "exact").T:
             members = np.flatnonzero(proves & (evidence > 0) & (evidence < 1))
             start, end = column["multi_view_first"][n : n + 2].tolist()
             assert (column["multi_view_mask"][start:end] == seen.mask_index[members]).all()
@@ -200,7 +200,7 @@ def test_a_defense_that_is_not_what_is_shown_is_refused(tmp_path):
 def test_the_iou_variant_is_described(tmp_path):
     found = data_of(written(tmp_path, awkward(), IOU))
     assert found["settings"]["filter_iou"] == "0.8"
-    assert found["settings"]["mask_threshold"] == repr(IOU.ioa.mask_threshold)
+    assert found["settings"]["mask_threshold"] == repr(IOU.rule.mask_threshold)
     assert found["controls"]["start"]["threshold"] == 0.5
     assert found["by_iou"]
     assert not found["evidence"]

@@ -30,10 +30,10 @@ from report_cases import (
 
 from objectseeker import Bands, Defense, Detections, Halves, Observation, Patch, Rule
 from objectseeker.core.boxes import area as area_of
-from objectseeker.core.certification import ObjectProof, proving_pairs
+from objectseeker.core.certification import ObjectProof
 from objectseeker.core.evidence import build_stars
-from objectseeker.core.iou_rule import IouRule, iou_proving_pairs
 from objectseeker.core.label_map import LabelMap
+from objectseeker.core.rules import IouRule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.files.tables import percent
@@ -127,7 +127,7 @@ def together(run: Run, certified) -> int:
     """How many verdicts would be lost if views did not add up."""
     if isinstance(run.rule, IouRule):
         return 0
-    alone = replace(run, settings=replace(PAPER, rule=replace(run.rule, evidence_threshold=None)))
+    alone = replace(run, settings=replace(PAPER, rule=run.rule.with_settings(evidence_threshold=None)))
     return int((certified & ~pythons_verdicts(alone, 0.0)[0]).sum())
 
 
@@ -215,10 +215,10 @@ def proofs_of(run: Run, image):
     targets, _ = run.vocabulary.map_to_detector(image.truth, classwise=rule.classwise)
     safe = run.certify(image, [], 0.0)[0].safe
     if isinstance(rule, IouRule):
-        assert iou_proving_pairs(rule, seen, targets, 0.0, "exact").any(axis=0).tolist() == safe.any(axis=1).tolist()
+        assert rule.proving_pairs(seen, targets, 0.0, "exact").any(axis=0).tolist() == safe.any(axis=1).tolist()
         return [ObjectProof(seen.masks, one) for one in safe]
     evidence = rule.evidence(rule.discounted_scores(seen))
-    proves = proving_pairs(rule, seen, targets, 0.0, "exact")
+    proves = rule.proving_pairs(seen, targets, 0.0, "exact")
     proofs = []
     for n, one in enumerate(safe):
         members = np.flatnonzero(proves[:, n] & (evidence > 0))

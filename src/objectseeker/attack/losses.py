@@ -1,12 +1,13 @@
 """Losses on the raw outputs of a network, one number per view: the objectives of the white-box attack.
 
-A box shows the object if it covers more than T of it (or has an IoU above T with it, under an `IouRule`), has at least
-the score required in its view, has one of the object's labels, and has it as best class or is in a view in which every
-class counts. The score required in a masked view is the rule's lowest; near a line of the mask, where `edge_factor`
-lowers scores, correspondingly more. `hiding_loss` is zero exactly if no box shows the object, with a margin. It pulls
-the label's score below the threshold or, where that helps, below another class, whichever is nearer. `relabels` also
-pushes another class up: pointless against our defense, deadly for one that lets boxes of one view suppress those of
-another. `planting_loss` raises base boxes that filter masked boxes without showing the object themselves.
+A box shows the object if it covers more than T of it (or, if the rule is about IoU, has an IoU above T with it), has at
+least the score required in its view, has one of the object's labels, and has it as best class or is in a view in which
+every class counts. The score required in a masked view is the rule's lowest; near a line of the mask, where the
+`edge_factor` lowers scores, correspondingly more. `hiding_loss` is zero exactly if no box shows the object, with a
+margin. It pulls the label's score below the threshold or, where that helps, below another class, whichever is nearer.
+`relabels` also pushes another class up: pointless against our defense, deadly for one that lets boxes of one view
+suppress those of another. `planting_loss` raises base boxes that filter masked boxes without showing the object
+themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.core.boxes import Bools, Detections, Floats, ioa
-from objectseeker.core.iou_rule import IouRule
 
 Tensor = Any
 
@@ -157,9 +157,9 @@ def boxes_to_plant(pipeline: Pipeline, target: Target, immune: Bools) -> Floats:
     `immune` (M,) are the masks of these views. There is one box for each masked box that finds the object and can be
     filtered without finding it.
     """
-    rule, observation = pipeline.scoring_rule, target.observation
-    filter_share = pipeline.rule.filter_iou if isinstance(pipeline.rule, IouRule) else rule.filter_ioa
-    counts = immune[observation.mask_index] & (rule.evidence(rule.discounted_scores(observation)) > 0)
+    rule, observation = pipeline.rule, target.observation
+    filter_share = rule.filter_threshold
+    counts = immune[observation.mask_index] & (rule.discounted_scores(observation) >= rule.min_mask_score)
     counts &= pipeline.finding_boxes(target, observation.all_masked)
     shown: Detections = observation.all_masked[counts]
     chosen: list[Floats] = []

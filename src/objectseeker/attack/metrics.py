@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -307,10 +307,8 @@ def defense_differences(attacked: Defense, requested: Defense) -> list[str]:
     def settings(defense: Defense) -> dict[str, Any]:
         spec = {"detector": spec_without_path(defense.detector_name), **defense.options}
         detector = {"detector": defense.fingerprint} if bound else spec
-        rule = asdict(defense.rule)
-        ioa_rule: dict[str, Any] = rule.pop("ioa", {})
         views = {"masks": str(defense.masks), "fill": defense.fill, "batch_size": defense.batch_size or BATCH}
-        return {**detector, **views, **ioa_rule, **rule}
+        return {**detector, **views, "rule": defense.rule.kind, **defense.rule.settings()}
 
     first, second = settings(attacked), settings(requested)
     pairs = ((name, first.get(name), second.get(name)) for name in first | second)

@@ -274,7 +274,7 @@ class _AttackBatch:
             relabels=self.relabels[rows],
             lines=self._tensor(lines).float(),
             edge=self.edge[rows],
-            edge_factor=self.pipeline.scoring_rule.edge_factor,
+            edge_factor=self.pipeline.rule.edge_factor,
             certification_threshold=self.pipeline.certification_threshold,
             uses_iou=self.pipeline.uses_iou,
         )

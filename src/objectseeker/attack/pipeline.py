@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Detections, Floats, ioa, iou
-from objectseeker.core.iou_rule import IOU_THRESHOLD, AnyRule, IouRule
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import Observation
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
@@ -145,7 +144,7 @@ class FoundStatus:
     defended: bool
 
 
-def prune_by_rule(rule: AnyRule, observation: Observation) -> Detections:
+def prune_by_rule(rule: PruningRule, observation: Observation) -> Detections:
     """Return the output of the defense."""
     return rule.prune(observation)
 
@@ -155,14 +154,14 @@ class Pipeline:
     """A defended detector, and the certification threshold T at which a box finds an object.
 
     Undefended and defended detector are judged alike, by the rule's own notion: an object is found if some output box
-    of one of its labels (any label if the rule is not classwise) covers more than T of it or, with an `IouRule`, has an
-    IoU above T with it. `output` turns an observation into detections; a function other than `prune_by_rule` is for
-    experiments with other defenses.
+    of one of its labels (any label if the rule is not classwise) covers more than T of it or, if the rule is about IoU,
+    has an IoU above T with it. `output` turns an observation into detections; a function other than `prune_by_rule` is
+    for experiments with other defenses.
     """
 
     seeker: ObjectSeeker
     certification_threshold: float
-    output: Callable[[AnyRule, Observation], Detections] = prune_by_rule
+    output: Callable[[PruningRule, Observation], Detections] = prune_by_rule
 
     def __post_init__(self) -> None:
         require_fraction(self.certification_threshold, "certification_threshold")
@@ -170,22 +169,16 @@ class Pipeline:
     @classmethod
     def from_seeker(cls, seeker: ObjectSeeker, certification_threshold: float | None = None) -> Pipeline:
         """Return the pipeline of a defended detector; T is its rule's default unless passed."""
-        default = IOU_THRESHOLD if isinstance(seeker.rule, IouRule) else 0.0
-        return cls(seeker, default if certification_threshold is None else certification_threshold)
+        return cls(seeker, seeker.rule.resolve_threshold(certification_threshold))
 
     @property
-    def rule(self) -> AnyRule:
+    def rule(self) -> PruningRule:
         return self.seeker.rule
-
-    @property
-    def scoring_rule(self) -> Rule:
-        """The rule that decides what scores of masked boxes count for."""
-        return self.rule.ioa_rule if isinstance(self.rule, IouRule) else self.rule
 
     @property
     def uses_iou(self) -> bool:
         """Return whether IoU decides if an object is found, instead of covered area."""
-        return isinstance(self.rule, IouRule)
+        return self.rule.overlap == "iou"
 
     def observe(self, image: Image) -> Observation:
         (observation,) = self.seeker.observe([image])

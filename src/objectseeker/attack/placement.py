@@ -13,9 +13,7 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, Position, Target
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.certification import ObjectProof, any_box_per_mask, proving_pairs
-from objectseeker.core.evidence import build_stars
-from objectseeker.core.iou_rule import IouRule, iou_proving_pairs
+from objectseeker.core.certification import ObjectProof, any_box_per_mask
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.threats import Patch, PatchPositions
@@ -36,20 +34,14 @@ class PositionCertificates:
     @classmethod
     def from_target(cls, pipeline: Pipeline, target: Target) -> PositionCertificates:
         rule, observation, objects = pipeline.rule, target.observation, target.ground_truth
-        if isinstance(rule, IouRule):
-            proves = iou_proving_pairs(rule, observation, objects, pipeline.certification_threshold, "exact")
-            evidence = np.ones(len(proves))
-        else:
-            proves = proving_pairs(rule, observation, objects, pipeline.certification_threshold, "exact")
-            evidence = rule.evidence(rule.discounted_scores(observation))
-        safe = any_box_per_mask(proves & (evidence >= 1)[:, None], observation.mask_index, len(observation.masks))
-        proofs = []
-        for of_label, single_view in zip(proves.T, safe, strict=True):
-            stars = None
-            if not isinstance(rule, IouRule) and rule.evidence_threshold is not None:
-                members = np.flatnonzero(of_label & (evidence > 0))
-                stars = build_stars(observation, members, evidence[members], rule.cluster_distance)
-            proofs.append(ObjectProof(observation.masks, single_view, stars))
+        proves = rule.proving_pairs(observation, objects, pipeline.certification_threshold, "exact")
+        evidence = rule.evidence(rule.discounted_scores(observation))
+        decisive, stars = rule.prover(observation, pipeline.certification_threshold, "exact")(objects)
+        safe = any_box_per_mask(decisive, observation.mask_index, len(observation.masks))
+        proofs = [
+            ObjectProof(observation.masks, single_view, None if stars is None else stars(n))
+            for n, single_view in enumerate(safe)
+        ]
         best = np.zeros(len(observation.masks))
         np.maximum.at(best, observation.mask_index, np.where(proves.any(axis=1), evidence, 0.0))
         return cls(observation.masks, best, tuple(proofs))

@@ -16,9 +16,9 @@ import typer
 from objectseeker import Defense, IouRule, ObjectSeekerError, Patch, Rule, detectors
 from objectseeker.cli._console import notes, warn
 from objectseeker.cli._settings import change_settings, complete_defense, complete_setting, default_defense, read_names
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.recipes import Recipe, parse_recipe
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import parse_area
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 
@@ -466,7 +466,7 @@ def note_masks(masks: Recipe, patches: int) -> None:
         warn(f"{masks} remove one patch each: two are certified where one mask removes both; use --masks pairs:10")
 
 
-def _rule_of(rule: RuleOptions, known: Defense) -> tuple[AnyRule, ThresholdSchedule | None]:
+def _rule_of(rule: RuleOptions, known: Defense) -> tuple[PruningRule, ThresholdSchedule | None]:
     """The rule that the options give, else the one known for the detector; and how its scores follow base_threshold."""
     given = _given(rule)
     filter_iou = given.pop("filter_iou", None)

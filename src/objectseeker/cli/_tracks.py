@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from objectseeker.cli._console import Bar, escape, notes, progress, terminal_table
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.rules import PruningRule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import percent, to_csv, to_markdown
@@ -48,7 +48,7 @@ class TrackOptions:
     ] = None
 
 
-def certified_tracks(run: Run, rule: AnyRule, threat: ThreatModel, options: TrackOptions) -> OverTime | None:
+def certified_tracks(run: Run, rule: PruningRule, threat: ThreatModel, options: TrackOptions) -> OverTime | None:
     """Certify the tracks of a run; None for a run without tracks, for which no option may be given."""
     from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
 

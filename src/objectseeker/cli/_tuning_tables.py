@@ -48,16 +48,16 @@ def tuned_rows(tuning: TuningResult) -> list[dict[str, str]]:
 
 def _settings_row(settings: EvaluationSettings) -> dict[str, str]:
     """Return the hyperparameters that the search chooses; those that the paper's rule does not have are empty."""
-    schedule, ioa = settings.threshold_schedule, settings.ioa
+    schedule, rule = settings.threshold_schedule, settings.rule.settings()
     values = {
         "alpha": schedule.alpha,
         "beta": schedule.beta,
         "evidence_alpha": schedule.evidence_alpha,
         "evidence_beta": schedule.evidence_beta,
-        "evidence_power": None if schedule.evidence_alpha is None else ioa.evidence_power,
-        "filter_ioa": ioa.filter_ioa,
-        "edge_factor": ioa.edge_factor,
-        "cluster_distance": ioa.cluster_distance,
+        "evidence_power": None if schedule.evidence_alpha is None else rule.get("evidence_power"),
+        "filter_ioa": rule.get("filter_ioa"),
+        "edge_factor": rule.get("edge_factor"),
+        "cluster_distance": rule.get("cluster_distance"),
     }
     return {name: "" if value is None else f"{value:g}" for name, value in values.items()}
 

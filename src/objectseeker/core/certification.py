@@ -14,23 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.core.bounds import MARGIN, Bound, lower_bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, row_blocks
-from objectseeker.core.evidence import Stars, build_stars
+from objectseeker.core.evidence import Stars
 from objectseeker.core.masks import SIDES, Masks
 from objectseeker.core.notebook import certificates_html
 from objectseeker.core.observation import Observation
 from objectseeker.core.positions import PositionClasses, jointly_removed
 from objectseeker.core.threats import Patch, PatchPositions, patch_sizes
-from objectseeker.errors import ObjectSeekerError, require_fraction
-
-if TYPE_CHECKING:
-    from objectseeker.core.rule import Rule
+from objectseeker.errors import ObjectSeekerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,36 +219,6 @@ def decide(
                 certified[p, n] = proof.certifies(allowed[p][n], pixels, patches[p].count)
     visible = visible_area(objects, width, height) > 0
     return certified & visible, vacuous & visible
-
-
-def proving_pairs(
-    rule: Rule, observation: Observation, objects: Detections, certification_threshold: float, bound: Bound
-) -> Bools:
-    """Which masked boxes prove which objects, filtered or not: (boxes, objects)."""
-    require_fraction(certification_threshold, "certification_threshold")
-    proves = (
-        lower_bound(observation.all_masked.xyxy, objects.xyxy, rule.filter_ioa, bound)
-        > certification_threshold + MARGIN
-    )
-    if rule.classwise:
-        proves &= observation.all_masked.label[:, None] == objects.label[None]
-    return np.asarray(proves)
-
-
-def evidence_prover(rule: Rule, observation: Observation, certification_threshold: float, bound: Bound) -> Prover:
-    """What proves objects under a `Rule`."""
-    evidence = rule.evidence(rule.discounted_scores(observation))
-
-    def proving(objects: Detections) -> Proving:
-        safe_boxes = proving_pairs(rule, observation, objects, certification_threshold, bound)
-
-        def together(n: int) -> Stars:
-            members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
-            return build_stars(observation, members, evidence[members], rule.cluster_distance)
-
-        return safe_boxes & (evidence >= 1)[:, None], None if rule.evidence_threshold is None else together
-
-    return proving
 
 
 def any_box_per_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:

@@ -14,7 +14,7 @@ from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 
 if TYPE_CHECKING:
-    from objectseeker.core.rule import Rule
+    from objectseeker.core.rules.evidence import Rule
 
 EDGE = 0.015  # a masked box this close to its mask's line, as a share of the axis, counts as cut by it
 

@@ -38,10 +38,10 @@ import numpy as np
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.certification import Certificates
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.masks import DEFAULT_FILL, Image, Masks, as_image, fill_rectangles, require_gray
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Halves, Recipe, recipe_for_frame, require_recipe
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, is_out_of_memory, require_count
 
@@ -205,7 +205,7 @@ class ObjectSeeker:
     """
 
     detector: Detector
-    rule: AnyRule
+    rule: PruningRule
     masks: Recipe = field(default_factory=Halves, kw_only=True)
     fill: int = field(default=DEFAULT_FILL, kw_only=True)
     batch_size: int = field(default=8, kw_only=True)
@@ -213,8 +213,8 @@ class ObjectSeeker:
     def __post_init__(self) -> None:
         if not callable(self.detector):
             raise ObjectSeekerError(f"detector must be callable, got {self.detector!r}")
-        if not isinstance(self.rule, AnyRule):
-            raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
+        if not isinstance(self.rule, PruningRule):
+            raise ObjectSeekerError(f"rule must be a Rule, an IouRule or another PruningRule, got {self.rule!r}")
         require_recipe(self.masks)
         require_count(self.batch_size, "batch_size")
         require_gray(self.fill)
@@ -284,8 +284,9 @@ class ObjectSeeker:
                 f"the observation has other masks than {self.masks}, which this detector is defended with: observe it "
                 "with this object"
             )
-        given = {} if certification_threshold is None else {"certification_threshold": certification_threshold}
-        return self.rule.certify(observation, objects, patches, bound=bound, **given)
+        return self.rule.certify(
+            observation, objects, patches, certification_threshold=certification_threshold, bound=bound
+        )
 
     def _observe(self, images: Iterable[tuple[int | None, Image]]) -> Generator[tuple[Image, Observation]]:
         """Every image with what was seen of it; with its number, where it is a frame."""

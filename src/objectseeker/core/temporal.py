@@ -34,12 +34,11 @@ import numpy as np
 
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Bools, Detections, Ints
-from objectseeker.core.certification import ObjectProof, Proving, evidence_prover, object_proofs
-from objectseeker.core.iou_rule import AnyRule, IouRule, iou_proving_pairs
+from objectseeker.core.certification import ObjectProof
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.positions import PositionClasses
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import Patch, PatchPositions, patch_sizes
 from objectseeker.errors import ObjectSeekerError, require_count
 
@@ -74,12 +73,12 @@ class FramePositions:
 
 
 def frame_positions(
-    rule: AnyRule,
+    rule: PruningRule,
     observation: Observation,
     objects: Detections,
     patch: Patch,
     *,
-    certification_threshold: float = 0.0,
+    certification_threshold: float | None = None,
     bound: Bound = "exact",
 ) -> list[FramePositions]:
     """What one frame is for each object of `truth`: certified alone iff `rule.certify` certifies it.
@@ -93,7 +92,7 @@ def frame_positions(
     areas = PatchPositions.of(objects.xyxy, width, height).allowed(
         patch.location, patch_sizes(patch, width, height, len(objects))
     )
-    proofs = _proofs(rule, observation, objects, certification_threshold, bound)
+    proofs = rule.object_proofs(observation, objects, certification_threshold, bound)
     return [
         FramePositions(allowed, _intersect(_hiding(observation.masks, proof[0], size), allowed))
         if proof
@@ -168,20 +167,6 @@ def _step(before: Sequence[Ints], instant: FramePositions, reach: int) -> list[I
         parts = [_intersect(same, instant.uncertified), _intersect(fewer, instant.allowed)]
         after.append(_simplify(np.concatenate(parts)))
     return after
-
-
-def _proofs(
-    rule: AnyRule, observation: Observation, objects: Detections, certification_threshold: float, bound: Bound
-) -> Iterable[Sequence[ObjectProof]]:
-    if isinstance(rule, Rule):
-        proving = evidence_prover(rule, observation, certification_threshold, bound)
-        return object_proofs(observation, objects, proving, multi_view=rule.evidence_threshold is not None)
-
-    def by_iou(objects: Detections) -> Proving:
-        assert isinstance(rule, IouRule)
-        return iou_proving_pairs(rule, observation, objects, certification_threshold, bound), None
-
-    return object_proofs(observation, objects, by_iou)
 
 
 def _hiding(masks: Masks, proof: ObjectProof, size: tuple[int, int]) -> Ints:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import overload
+from dataclasses import dataclass
+from typing import TypeVar
 
-from objectseeker.core.iou_rule import AnyRule, IouRule
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import PruningRule
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 DECIMALS = 12
+
+R = TypeVar("R", bound=PruningRule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +41,20 @@ class ThresholdSchedule:
             )
 
     @classmethod
-    def from_rule(cls, rule: AnyRule) -> ThresholdSchedule:
+    def from_rule(cls, rule: PruningRule) -> ThresholdSchedule:
         """The curve through a rule's own scores: straight up to 1 from there on, level below."""
-        ioa = rule.ioa_rule if isinstance(rule, IouRule) else rule
+        start = rule.base_threshold
 
         def beta(score: float) -> float:
-            return max((score - ioa.base_threshold) / (1 - ioa.base_threshold), 0.0) if ioa.base_threshold < 1 else 0.0
+            return max((score - start) / (1 - start), 0.0) if start < 1 else 0.0
 
-        if ioa.evidence_threshold is None:
-            return cls(alpha=ioa.mask_threshold, beta=beta(ioa.mask_threshold))
+        if rule.evidence_threshold is None:
+            return cls(alpha=rule.mask_threshold, beta=beta(rule.mask_threshold))
         return cls(
-            alpha=ioa.mask_threshold,
-            beta=beta(ioa.mask_threshold),
-            evidence_alpha=ioa.evidence_threshold,
-            evidence_beta=beta(ioa.evidence_threshold),
+            alpha=rule.mask_threshold,
+            beta=beta(rule.mask_threshold),
+            evidence_alpha=rule.evidence_threshold,
+            evidence_beta=beta(rule.evidence_threshold),
         )
 
     def thresholds_at(self, base_threshold: float) -> tuple[float, float | None]:
@@ -63,21 +64,9 @@ class ThresholdSchedule:
             return mask_threshold, None
         return mask_threshold, min(mask_threshold, _follow(base_threshold, self.evidence_alpha, self.evidence_beta))
 
-    @overload
-    def rule(self, template: Rule, base_threshold: float) -> Rule: ...
-    @overload
-    def rule(self, template: IouRule, base_threshold: float) -> IouRule: ...
-    def rule(self, template: AnyRule, base_threshold: float) -> AnyRule:
+    def rule(self, template: R, base_threshold: float) -> R:
         """The rule at another base_threshold: scores follow, everything else is as in `template`."""
-        if isinstance(template, IouRule):
-            return replace(template, ioa_rule=self.rule(template.ioa_rule, base_threshold))
-        mask_threshold, evidence_threshold = self.thresholds_at(base_threshold)
-        return replace(
-            template,
-            base_threshold=base_threshold,
-            mask_threshold=mask_threshold,
-            evidence_threshold=evidence_threshold,
-        )
+        return template.with_thresholds(base_threshold, *self.thresholds_at(base_threshold))
 
 
 def _follow(base_threshold: float, alpha: float, beta: float) -> float:

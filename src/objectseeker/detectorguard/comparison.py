@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.core.iou_rule import IouRule
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import Rule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.detectorguard.features import ObjectnessFeatures, add_missing_features, describe, read_features
@@ -174,7 +173,7 @@ class DetectorGuardComparison:
         )
         for name, rule in (("paper", Rule()), (_rule_name(self.settings), self.settings.rule)):
             if more := certification_threshold_of(rule, threat.certification_threshold):
-                what = "an IoU with" if isinstance(rule, IouRule) else "a share of"
+                what = "an IoU with" if rule.overlap == "iou" else "a share of"
                 lines.append(f"ObjectSeeker {name} guarantees more than an overlap: {what} the object above {more:g}")
         return lines
 
@@ -333,9 +332,7 @@ def _objectseeker_rows(rule: str, image_set: ImageSet, settings: EvaluationSetti
 
 
 def _rule_name(settings: EvaluationSettings) -> str:
-    if isinstance(settings.rule, IouRule):
-        return "IoU variant"
-    return "as given" if settings.rule.evidence_threshold is None else "evidence"
+    return "as given" if settings.rule.name == "paper" else settings.rule.name
 
 
 def cost_rows(image_set: ImageSet, comparison: DetectorGuardComparison, ks: Iterable[int]) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.rules import PruningRule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.images import load_image
@@ -65,7 +65,7 @@ summary { cursor: pointer; }
 
 
 def write_reports(
-    out: Path, gate: GateResult, images: Sequence[ObservedImage], label_map: LabelMap, rule: AnyRule
+    out: Path, gate: GateResult, images: Sequence[ObservedImage], label_map: LabelMap, rule: PruningRule
 ) -> None:
     """Write gate.json, junit.xml, gate.md and gate.html into `out`; `images` are those that were judged."""
     out.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def write_reports(
 
 
 def render_examples(
-    gate: GateResult, images: Sequence[ObservedImage], label_map: LabelMap, rule: AnyRule
+    gate: GateResult, images: Sequence[ObservedImage], label_map: LabelMap, rule: PruningRule
 ) -> dict[FailureExample, bytes | str]:
     """Draw every failure example: missed objects, uncertified objects and flagged images."""
     wanted: dict[str, list[FailureExample]] = {}
@@ -93,7 +93,9 @@ def render_examples(
     return rendered
 
 
-def _render_example(image: ObservedImage, example: FailureExample, label_map: LabelMap, rule: AnyRule) -> bytes | str:
+def _render_example(
+    image: ObservedImage, example: FailureExample, label_map: LabelMap, rule: PruningRule
+) -> bytes | str:
     try:
         pixels = load_image(image.path)
     except ObjectSeekerError as error:

@@ -13,24 +13,17 @@ from functools import partial
 
 import numpy as np
 
-from objectseeker.core.bounds import MARGIN, Bound, lower_bound
+from objectseeker.core.bounds import MARGIN, Bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
 from objectseeker.core.certification import ObjectProof, decide, visible_area
 from objectseeker.core.evidence import build_stars
-from objectseeker.core.iou_rule import AnyRule, IouRule, iou_lower_bound, non_overlapping
 from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.observation import Observation, ObservedImage
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.settings import certification_threshold_of
-
-# What of a rule decides which masked boxes prove what: proofs are found once for all rules that have it in common.
-SAME_PROOFS: dict[type[AnyRule], tuple[str, ...]] = {
-    Rule: ("filter_ioa", "classwise", "edge_factor"),
-    IouRule: ("filter_iou", "classwise"),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,14 +34,14 @@ class ProofTable:
     """
 
     scene: ImageSet
-    rule: AnyRule  # what it has of SAME_PROOFS holds for the rows
+    rule: PruningRule  # its proof_settings hold for the rows
     floor: float  # the lowest masked score that was looked at
     object: Ints  # of each target, ascending: a position in `scene.counted`
     label: Ints  # of each target: the detector's; -1 where labels play no part and none stands for its class
     first: Ints  # each target's first row, and the end of the last target
     target: Ints  # of each row
     box: Ints  # a position among the masked boxes of the object's image
-    share: Floats  # lower bound of what is covered of the object (under an `IouRule`: of the IoU with it)
+    share: Floats  # lower bound of the overlap with the object: the rule's `lower_bound`
     score: Floats  # after the edge factor
     side: Ints  # of the strips that the box's mask is made of: one or two columns; NO_SIDE for a band
     line: Ints
@@ -70,8 +63,8 @@ class ProofTable:
         return self.scene.vocabulary.any_label(verdicts, self.object, len(self.scene.counted))
 
 
-def build_proof_table(scene: ImageSet, rule: AnyRule, bound: Bound, *, floor: float = 0.0) -> ProofTable:
-    """What every rule that shares SAME_PROOFS with `rule` needs to certify, for masked scores from `floor` on."""
+def build_proof_table(scene: ImageSet, rule: PruningRule, bound: Bound, *, floor: float = 0.0) -> ProofTable:
+    """What every rule with the `proof_key` of `rule` needs to certify, for masked scores from `floor` on."""
     targets: list[tuple[Ints, Ints]] = []
     rows: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
     columns = max(image.observation.masks.strip_indices.shape[1] for image in scene.images)
@@ -79,7 +72,7 @@ def build_proof_table(scene: ImageSet, rule: AnyRule, bound: Bound, *, floor: fl
     for image in scene.images:
         observation, counted = image.observation, image.truth[~image.ignore]
         truth, n = scene.vocabulary.map_to_detector(counted, classwise=rule.classwise)
-        score, masks = _scores(rule, observation), observation.masks
+        score, masks = rule.discounted_scores(observation), observation.masks
         target, box, share = _proving(rule, observation, np.flatnonzero(score >= floor), truth, bound)
         strip = masks.strip_indices[observation.mask_index[box]]
         strip = np.broadcast_to(strip, (len(strip), columns))
@@ -94,7 +87,7 @@ def build_proof_table(scene: ImageSet, rule: AnyRule, bound: Bound, *, floor: fl
 
 
 def certified_objects(
-    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
+    proofs: ProofTable, rule: PruningRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (patches, counted objects), as `rule.certify` has them in the detector's labels.
 
@@ -105,14 +98,14 @@ def certified_objects(
 
 
 def certified_targets(
-    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
+    proofs: ProofTable, rule: PruningRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (patches, targets)."""
     evidence = _evidence(proofs, rule, certification_threshold)
     truth, width, height = proofs.targets()
     beyond = np.broadcast_to(~_only_halves(proofs), (len(patches), len(truth)))
     proof_of = partial(_proof, proofs, rule, evidence)
-    if _by_views(rule):
+    if rule.combines_views:
         # A position that no mask of any such box removes is proven by none of them, together or alone; where all masks
         # are half masks, lines say which those are.
         once = [replace(patch, count=1) for patch in patches]
@@ -123,7 +116,7 @@ def certified_targets(
 
 
 def joint_certificates(
-    proofs: ProofTable, rule: AnyRule, patch: Patch, *, certification_threshold: float | None = None
+    proofs: ProofTable, rule: PruningRule, patch: Patch, *, certification_threshold: float | None = None
 ) -> list[JointCertificate]:
     """The joint certificate of every image, over its counted objects: see `core.joint`."""
     (found,) = remaining_under(proofs, rule, [patch], certification_threshold=certification_threshold)
@@ -131,7 +124,7 @@ def joint_certificates(
 
 
 def remaining_under(
-    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
+    proofs: ProofTable, rule: PruningRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
 ) -> list[list[JointCertificate]]:
     """The same for several patches, one list each: what proves the objects is found once."""
     evidence = _evidence(proofs, rule, certification_threshold)
@@ -152,43 +145,36 @@ def remaining_under(
     return found
 
 
-def _evidence(proofs: ProofTable, rule: AnyRule, certification_threshold: float | None) -> Floats:
+def _evidence(proofs: ProofTable, rule: PruningRule, certification_threshold: float | None) -> Floats:
     """What each row is worth towards a certificate of its target."""
     certification_threshold = require_fraction(
         certification_threshold_of(rule, certification_threshold), "certification_threshold"
     )
     _check(rule, proofs)
-    return np.where(proofs.share > certification_threshold + MARGIN, evidence_weights(rule, proofs.score), 0.0)
+    return np.where(proofs.share > certification_threshold + MARGIN, rule.evidence(proofs.score), 0.0)
 
 
-def _by_views(rule: AnyRule) -> bool:
-    return isinstance(rule, Rule) and rule.evidence_threshold is not None
-
-
-def _proof(proofs: ProofTable, rule: AnyRule, evidence: Floats, target: int) -> ObjectProof:
+def _proof(proofs: ProofTable, rule: PruningRule, evidence: Floats, target: int) -> ObjectProof:
     observation, rows = proofs.image_of(target).observation, proofs.rows_of(target)
     rows = rows[evidence[rows] > 0]
     safe = np.zeros(len(observation.masks), dtype=np.bool_)
     safe[observation.mask_index[proofs.box[rows[evidence[rows] >= 1]]]] = True
-    if not _by_views(rule):
+    if not rule.combines_views:
         return ObjectProof(observation.masks, safe)
-    assert isinstance(rule, Rule)
     stars = build_stars(observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
     return ObjectProof(observation.masks, safe, stars)
 
 
 def _proving(
-    rule: AnyRule, observation: Observation, among: Ints, truth: Detections, bound: Bound
+    rule: PruningRule, observation: Observation, among: Ints, truth: Detections, bound: Bound
 ) -> tuple[Ints, Ints, Floats]:
     """Which of the masked boxes `among` could prove which targets, target by target, and the bound of each such pair.
 
-    Only clear boxes prove anything under an `IouRule`, and only boxes of the target's label where labels play a part.
+    Only the rule's usable boxes prove anything, and only boxes of the target's label where labels play a part.
     """
     if rule.classwise:
         among = among[np.isin(observation.all_masked.label[among], truth.label)]
-    if isinstance(rule, IouRule):
-        xyxy, mask_of = observation.all_masked.xyxy[among], observation.mask_index[among]
-        among = among[non_overlapping(xyxy, mask_of, observation.masks)]
+    among = among[rule.usable_boxes(observation)[among]]
     boxes = observation.all_masked[among]
     pairs: list[tuple[Ints, Ints, Floats]] = []
     for some in list(row_blocks(len(truth), len(boxes))) or [slice(0, 0)]:
@@ -199,26 +185,12 @@ def _proving(
     return target, box, share
 
 
-def _shares(rule: AnyRule, boxes: Detections, truth: Detections, bound: Bound) -> Floats:
+def _shares(rule: PruningRule, boxes: Detections, truth: Detections, bound: Bound) -> Floats:
     """The bound of every box for every target: (boxes, targets); 0 where no score would make it prove it."""
-    if isinstance(rule, IouRule):
-        share = iou_lower_bound(boxes.xyxy, truth.xyxy, rule.filter_iou, bound)
-    else:
-        share = lower_bound(boxes.xyxy, truth.xyxy, rule.filter_ioa, bound)
+    share = rule.lower_bound(boxes.xyxy, truth.xyxy, bound)
     if rule.classwise:
         share = np.where(boxes.label[:, None] == truth.label[None], share, 0.0)
     return share
-
-
-def _scores(rule: AnyRule, observation: Observation) -> Floats:
-    return observation.all_masked.score if isinstance(rule, IouRule) else rule.discounted_scores(observation)
-
-
-def evidence_weights(rule: AnyRule, score: Floats) -> Floats:
-    """What a box of each score is worth; under the IoU variant a clear box decides alone or not at all."""
-    if isinstance(rule, IouRule):
-        return np.where(score >= rule.ioa_rule.mask_threshold, 1.0, 0.0)
-    return rule.evidence(score)
 
 
 def _only_halves(proofs: ProofTable) -> Bools:
@@ -241,15 +213,14 @@ def _escape_lines(proofs: ProofTable, decisive: Bools) -> Ints:
     return lines
 
 
-def _check(rule: AnyRule, proofs: ProofTable) -> None:
+def _check(rule: PruningRule, proofs: ProofTable) -> None:
     prepared = proofs.rule
-    if type(rule) is not type(prepared):
+    if rule.kind != prepared.kind:
         raise ObjectSeekerError(f"the proofs were found for a {type(prepared).__name__}, not for {rule!r}")
-    for name in SAME_PROOFS[type(rule)]:
-        if getattr(rule, name) != getattr(prepared, name):
-            raise ObjectSeekerError(
-                f"the proofs were found for {name}={getattr(prepared, name)!r}, not {getattr(rule, name)!r}"
-            )
+    given = rule.proof_key
+    for name, value in prepared.proof_key.items():
+        if given[name] != value:
+            raise ObjectSeekerError(f"the proofs were found for {name}={value!r}, not {given[name]!r}")
     if rule.min_mask_score < proofs.floor:
         raise ObjectSeekerError(
             f"masked boxes must count from a score of {proofs.floor!r} on, not from {rule.min_mask_score!r}"

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
-from objectseeker.core.rule import Rule
 from objectseeker.metrics.average_precision import envelope_area
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.matching import Overlaps, candidate_pairs, greedy_match
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ioa_of
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 
 RECALL_ROUNDING = 1e-9  # a mean of percentages that is 80 exactly may be computed as slightly less
 NO_BOXES = BoxTable(Detections.empty(), np.empty(0, np.int64))
@@ -272,16 +271,8 @@ def defended_curve(images: ImageSet, base_thresholds: Floats, additions: Iterabl
 
 def unpruned_curve(images: ImageSet, settings: EvaluationSettings, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
     """Return the curve without pruning: base boxes and every masked box of at least the mask threshold."""
-    rules = [ioa_of(settings.on_curve(float(threshold))) for threshold in base_thresholds]
-    return defended_curve(images, base_thresholds, _unpruned(images, rules))
-
-
-def _unpruned(images: ImageSet, rules: Iterable[Rule]) -> Iterator[BoxTable]:
-    everything = BoxTable.concatenate([image.observation.all_masked for image in images.images])
-    score = {}
-    for rule in rules:
-        if rule.edge_factor not in score:
-            score[rule.edge_factor] = np.concatenate(
-                [rule.discounted_scores(image.observation) for image in images.images]
-            )
-        yield everything.select(score[rule.edge_factor] >= rule.mask_threshold).in_dataset(images.vocabulary)
+    masked = BoxTable.concatenate([image.observation.all_masked for image in images.images])
+    score = np.concatenate([settings.rule.discounted_scores(image.observation) for image in images.images])
+    lowest = [settings.on_curve(float(threshold)).mask_threshold for threshold in base_thresholds]
+    unpruned = (masked.select(score >= one).in_dataset(images.vocabulary) for one in lowest)
+    return defended_curve(images, base_thresholds, unpruned)

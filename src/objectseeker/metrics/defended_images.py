@@ -1,11 +1,11 @@
 """A defended detector on a scene: its curve, and what is certified at one point of it.
 
-Both ways to prune, `Rule` and `IouRule`, have the same face here. Nothing is computed before it is asked for.
+Every rule has the same face here. Nothing is computed before it is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -13,23 +13,23 @@ from typing import cast
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.iou_rule import AnyRule, IouRule
 from objectseeker.core.joint import JointCertificate
-from objectseeker.core.rule import Rule
+from objectseeker.core.observation import Observation
+from objectseeker.core.rules import IouRule, PruningRule, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
 from objectseeker.metrics.certified import ProofTable, build_proof_table, certified_objects, joint_certificates
 from objectseeker.metrics.curves import Curve, defended_curve
 from objectseeker.metrics.image_set import BoxTable, ImageSet
-from objectseeker.metrics.replay import PruningCandidates, find_candidates, replay_pruning
-from objectseeker.metrics.replay_iou import IouCandidates, find_iou_candidates, replay_iou
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, ioa_of
+from objectseeker.metrics.replay import PruneEveryImage, Replay, find_candidates
+from objectseeker.metrics.replay_iou import find_iou_candidates
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatingPoint:
     """A defended detector at one base_threshold. Recalls are percentages, counts are (WHERES, classes)."""
 
-    rule: AnyRule
+    rule: PruningRule
     clean_recall: float
     recall_per_class: Floats
     objects: Ints  # per class
@@ -43,10 +43,6 @@ class OperatingPoint:
         """The joint certificate: of all objects, how many percent surely remain under any single patch."""
         objects = int(self.objects.sum())
         return None if self.remaining is None or not objects else 100 * (self.remaining / objects)
-
-    @property
-    def ioa(self) -> Rule:
-        return ioa_of(self.rule)
 
     def certified_recall(self, c: int | None = None) -> dict[PatchLocation, float | None]:
         """The certified share of all objects, or of those of class `c`, where by where; None if there are none."""
@@ -72,15 +68,26 @@ class DefendedImageSet:
         return cls(scene, settings, settings.floor if floor is None else min(floor, settings.floor))
 
     @cached_property
-    def candidates(self) -> PruningCandidates | IouCandidates:
-        rule, observations = self.settings.rule, [image.observation for image in self.scene.images]
-        # Scores that follow base_threshold never fall below it, but those of the rule itself may.
-        reach = rule.base_threshold if rule.min_mask_score < rule.base_threshold else 0.0
-        if isinstance(rule, IouRule):
-            lowest = min(rule.ioa_rule.mask_threshold, ioa_of(self.settings.on_curve(0.0)).mask_threshold)
-            mask_floor = lowest if self.floor == self.settings.floor else self.floor
-            return find_iou_candidates(observations, rule, self.floor, mask_floor=mask_floor, reach=reach)
-        return find_candidates(observations, rule, self.floor, reach=reach)
+    def replay(self) -> Replay:
+        """What replays pruning at many base_thresholds."""
+        prepare = REPLAYS.get(self.settings.rule.kind)
+        return PruneEveryImage(self.observations) if prepare is None else prepare(self)
+
+    @property
+    def observations(self) -> list[Observation]:
+        return [image.observation for image in self.scene.images]
+
+    @property
+    def mask_floor(self) -> float:
+        """The lowest mask_threshold that any of the settings will use."""
+        lowest = min(self.settings.rule.mask_threshold, self.settings.on_curve(0.0).mask_threshold)
+        return lowest if self.floor == self.settings.floor else self.floor
+
+    @property
+    def reach(self) -> float:
+        """The highest base_threshold of a rule whose masked scores lie below it: those on the curve never do."""
+        rule = self.settings.rule
+        return rule.base_threshold if rule.min_mask_score < rule.base_threshold else 0.0
 
     @cached_property
     def proofs(self) -> ProofTable:
@@ -89,30 +96,29 @@ class DefendedImageSet:
     def curve(self, settings: EvaluationSettings, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
         return self._curve(base_thresholds, [settings.on_curve(score) for score in base_thresholds.tolist()])
 
-    def added(self, rules: Iterable[AnyRule]) -> Iterator[BoxTable]:
+    def added(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
         """What each rule adds to the base boxes of all images, as the deployed detector does: in its own labels."""
-        candidates = self.candidates
-        if isinstance(candidates, IouCandidates):
-            return replay_iou(candidates, cast("Iterable[IouRule]", rules))
-        return replay_pruning(candidates, cast("Iterable[Rule]", rules))
+        return self.replay.replay(rules)
 
-    def additions(self, rules: Iterable[AnyRule]) -> Iterator[BoxTable]:
+    def additions(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
         """What each rule adds to the base boxes of all images, in the dataset's labels."""
         return (boxes.in_dataset(self.scene.vocabulary) for boxes in self.added(rules))
 
-    def certified(self, rule: AnyRule, threat: ThreatModel, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
+    def certified(
+        self, rule: PruningRule, threat: ThreatModel, patches: list[Patch] | None = None
+    ) -> tuple[Bools, Bools]:
         """`certified` and `vacuous` (WHERES, counted objects), or for other `patches` of the threat."""
         return certified_objects(
             self.proofs, rule, patches or threat.patches(), certification_threshold=threat.certification_threshold
         )
 
-    def remaining(self, rule: AnyRule, threat: ThreatModel) -> list[JointCertificate]:
+    def remaining(self, rule: PruningRule, threat: ThreatModel) -> list[JointCertificate]:
         """The joint certificate of every image against the patch of a threat, anywhere."""
         return joint_certificates(
             self.proofs, rule, threat.anywhere(), certification_threshold=threat.certification_threshold
         )
 
-    def at(self, settings: EvaluationSettings, rule: AnyRule) -> OperatingPoint:
+    def at(self, settings: EvaluationSettings, rule: PruningRule) -> OperatingPoint:
         """Certify one rule, on the curve of these settings or not."""
         return self._point(settings, rule, self._curve(np.array([rule.base_threshold]), [rule]), 0)
 
@@ -125,14 +131,30 @@ class DefendedImageSet:
             return None
         return self._point(settings, settings.on_curve(float(curve.base_thresholds[row])), curve, row)
 
-    def _curve(self, base_thresholds: Floats, rules: Iterable[AnyRule]) -> Curve:
+    def _curve(self, base_thresholds: Floats, rules: Iterable[PruningRule]) -> Curve:
         return defended_curve(self.scene, base_thresholds, self.additions(rules))
 
-    def _point(self, settings: EvaluationSettings, rule: AnyRule, curve: Curve, row: int) -> OperatingPoint:
+    def _point(self, settings: EvaluationSettings, rule: PruningRule, curve: Curve, row: int) -> OperatingPoint:
         certified, vacuous = (counted(self.scene, verdicts) for verdicts in self.certified(rule, settings.threat))
         recall = float(curve.clean_recall[row]), curve.recall[row]
         wrong = float(curve.fppi[row])
         return OperatingPoint(rule, *recall, self.scene.objects_per_class, certified, vacuous, wrong)
+
+
+def _replay_evidence(images: DefendedImageSet) -> Replay:
+    rule = cast("Rule", images.settings.rule)
+    return find_candidates(images.observations, rule, images.floor, reach=images.reach)
+
+
+def _replay_iou(images: DefendedImageSet) -> Replay:
+    rule = cast("IouRule", images.settings.rule)
+    return find_iou_candidates(
+        images.observations, rule, images.floor, mask_floor=images.mask_floor, reach=images.reach
+    )
+
+
+# How pruning is replayed, by the kind of rule; rules of other kinds are replayed by `PruneEveryImage`.
+REPLAYS: dict[str, Callable[[DefendedImageSet], Replay]] = {Rule.kind: _replay_evidence, IouRule.kind: _replay_iou}
 
 
 def operating_row_of(settings: EvaluationSettings, curve: Curve) -> int | None:

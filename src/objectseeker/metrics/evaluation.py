@@ -90,15 +90,15 @@ class DefendedOutcome:
 
     @property
     def base_threshold(self) -> float | None:
-        return None if self.point is None else self.point.ioa.base_threshold
+        return None if self.point is None else self.point.rule.base_threshold
 
     @property
     def mask_threshold(self) -> float | None:
-        return None if self.point is None else self.point.ioa.mask_threshold
+        return None if self.point is None else self.point.rule.mask_threshold
 
     @property
     def evidence_threshold(self) -> float | None:
-        return None if self.point is None else self.point.ioa.evidence_threshold
+        return None if self.point is None else self.point.rule.evidence_threshold
 
     @property
     def clean_recall(self) -> float | None:

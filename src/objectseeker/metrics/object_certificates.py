@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.defense import Defense
 from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
@@ -81,7 +81,7 @@ class ObjectCertificate:
 
 
 def certify_images(
-    images: Iterable[ObservedImage], vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel
+    images: Iterable[ObservedImage], vocabulary: LabelMap, rule: PruningRule, threat: ThreatModel
 ) -> Iterator[list[ObjectCertificate]]:
     """For every image, one row per object: its verdicts, safe_lines lines and largest certified square."""
     for image in images:
@@ -109,7 +109,7 @@ def certify_run(
 
 
 def certify_output_boxes(
-    images: Iterable[ObservedImage], vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel
+    images: Iterable[ObservedImage], vocabulary: LabelMap, rule: PruningRule, threat: ThreatModel
 ) -> Iterator[list[ObjectCertificate]]:
     """The same for images without labels: one row per box that the defended detector outputs."""
     for image in (with_outputs_as_objects(one, rule) for one in images):
@@ -118,7 +118,7 @@ def certify_output_boxes(
         yield [replace(row, object_source="output", score=score) for row, score in zip(rows, scores, strict=True)]
 
 
-def with_outputs_as_objects(image: ObservedImage, rule: AnyRule) -> ObservedImage:
+def with_outputs_as_objects(image: ObservedImage, rule: PruningRule) -> ObservedImage:
     """The image with the boxes that the defended detector outputs as its objects, in the detector's labels."""
     boxes = rule.prune(image.observation)
     none = np.zeros(len(boxes), np.bool_)
@@ -126,7 +126,12 @@ def with_outputs_as_objects(image: ObservedImage, rule: AnyRule) -> ObservedImag
 
 
 def _rows(
-    image: ObservedImage, vocabulary: LabelMap, targets: Detections, object_of: Ints, rule: AnyRule, threat: ThreatModel
+    image: ObservedImage,
+    vocabulary: LabelMap,
+    targets: Detections,
+    object_of: Ints,
+    rule: PruningRule,
+    threat: ThreatModel,
 ) -> list[ObjectCertificate]:
     """`targets` are the objects in the detector's labels, and `object_of`, ascending, says which object each one is."""
     observation = image.observation

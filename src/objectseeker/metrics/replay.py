@@ -11,18 +11,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa, row_blocks
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import are_neighbors, cluster_evidence, clusters, unionize
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import PruningRule, Rule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.image_set import BoxTable
 
-# What decides which masked boxes are candidates and neighbors: both are found once for all rules that share it.
-SAME_CANDIDATES = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
+
+class Replay(Protocol):
+    """What rules that differ in their thresholds alone add to the base boxes of some images."""
+
+    def replay(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
+        """Yield what each rule adds to the base boxes of all images, in the order in which `prune` has them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PruneEveryImage:
+    """The replay of a rule that has none of its own: every image is pruned anew by every rule."""
+
+    observations: Sequence[Observation]
+
+    def replay(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
+        for rule in rules:
+            base = [len(observation.base.with_min_score(rule.base_threshold)) for observation in self.observations]
+            yield BoxTable.concatenate(
+                [rule.prune(seen)[count:] for seen, count in zip(self.observations, base, strict=True)]
+            )
+
 
 NO_BASE = -1.0  # the score of the base box that explains a masked box which none explains
 
@@ -48,9 +69,12 @@ class PruningCandidates:
     explained: Floats  # the highest score of a base box that explains the box
     linked: list[list[int] | None]  # of each image: its boxes' neighbors, bit i being its i-th candidate, if kept
     first: list[int]  # each image's first candidate, and the end of the last image
-    rule: Rule  # what it has of SAME_CANDIDATES holds for the candidates; scores and power are free
+    rule: Rule  # its candidate_settings hold for the candidates; scores and power are free
     floor: float  # the lowest masked score that was looked at
     reach: float
+
+    def replay(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
+        return replay_pruning(self, rules)
 
 
 def find_candidates(
@@ -61,7 +85,7 @@ def find_candidates(
     reach: float = 0.0,
     among: Sequence[Bools] | None = None,
 ) -> PruningCandidates:
-    """What every rule that shares SAME_CANDIDATES with `rule` needs, for masked scores from `floor` on.
+    """What every rule with the `candidate_key` of `rule` needs, for masked scores from `floor` on.
 
     `among` tells which masked boxes of each observation are looked at, if not all.
     """
@@ -139,7 +163,7 @@ def _groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
         yield np.flatnonzero(a == label), np.flatnonzero(b == label)
 
 
-def replay_pruning(candidates: PruningCandidates, rules: Iterable[Rule]) -> Iterator[BoxTable]:
+def replay_pruning(candidates: PruningCandidates, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
     """What each rule adds to the base boxes: the hulls of all images, in the order in which `prune` has them."""
     boxes = candidates.boxes
     score = boxes.detections.score
@@ -182,7 +206,7 @@ def _join(linked: list[int], members: list[int], start: int, cluster: Ints) -> N
                 new ^= lowest
 
 
-def _clusters(rule: Rule, boxes: Detections) -> Ints:
+def _clusters(rule: PruningRule, boxes: Detections) -> Ints:
     """For every box the first box of its cluster, by `pruning` itself."""
     number = clusters(boxes.xyxy, boxes.label if rule.classwise else np.zeros_like(boxes.label), rule.cluster_distance)
     return np.asarray(np.unique(number, return_index=True)[1][number])
@@ -198,11 +222,11 @@ def _enough(cluster: Ints, mask_of: Ints, masks: Ints, evidence: Floats) -> Ints
     return np.flatnonzero(output)
 
 
-def _check(rule: Rule, candidates: PruningCandidates) -> None:
-    for name in SAME_CANDIDATES:
-        wanted, prepared = getattr(rule, name), getattr(candidates.rule, name)
-        if wanted != prepared:
-            raise ObjectSeekerError(f"the candidates were found for {name}={prepared!r}, not {wanted!r}")
+def _check(rule: PruningRule, candidates: PruningCandidates) -> None:
+    given = rule.candidate_key
+    for name, value in candidates.rule.candidate_key.items():
+        if given.get(name) != value:
+            raise ObjectSeekerError(f"the candidates were found for {name}={value!r}, not {given.get(name)!r}")
     needed = max(candidates.floor, rule.base_threshold if rule.base_threshold > candidates.reach else 0.0)
     if rule.min_mask_score < needed:
         raise ObjectSeekerError(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
-from objectseeker.core.iou_rule import IouRule, nms_survivors, non_overlapping
 from objectseeker.core.observation import Observation
+from objectseeker.core.rules import PruningRule
+from objectseeker.core.rules.iou import IouRule, nms_survivors, non_overlapping
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.image_set import BoxTable
 from objectseeker.metrics.replay import NO_BASE, PruningCandidates, as_bits, find_candidates, replay_pruning
@@ -33,6 +35,9 @@ class IouCandidates:
     first: list[int]  # each image's first box, and the end of the last image
     others: PruningCandidates
     rule: IouRule  # its filter_iou and classwise hold for the candidates
+
+    def replay(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
+        return replay_iou(self, cast("Iterable[IouRule]", rules))
 
     def unsuppressed(self, image: int, alive: Bools) -> Ints:
         """`iou_variant.unsuppressed` among the boxes alive of one image."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Floats
-from objectseeker.core.iou_rule import IOU_THRESHOLD, AnyRule, IouRule
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import PruningRule, Rule
+from objectseeker.core.rules.iou import FILTER_IOU, with_filter_iou
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
@@ -27,7 +27,7 @@ OPERATING_POINT_KEYS = ("clean_recall", "base_threshold", "fppi")  # what can fi
 class ThreatModel:
     """What is certified against: a patch, everywhere it may lie, and how well an object must stay found.
 
-    `threshold` is the T of the certificates; None is the rule's own: 0, for an `IouRule` 0.5.
+    `certification_threshold` is the T of the certificates; None is the rule's default: 0, for an `IouRule` 0.5.
     """
 
     area: float = 0.01
@@ -47,7 +47,7 @@ class ThreatModel:
         """The patch at every place, in the order of WHERES."""
         return [Patch(self.area, self.aspect, where, self.count) for where in PATCH_LOCATIONS]
 
-    def to_dict(self, rule: AnyRule) -> dict[str, Any]:
+    def to_dict(self, rule: PruningRule) -> dict[str, Any]:
         """What certificates of `rule` are about, for files."""
         return {
             "patch_area": self.area,
@@ -72,7 +72,7 @@ class EvaluationSettings:
     the highest that is reached.
     """
 
-    rule: AnyRule
+    rule: PruningRule
     threshold_schedule: ThresholdSchedule
     threat: ThreatModel = field(default_factory=ThreatModel)
     clean_recall: float | None = None
@@ -91,28 +91,23 @@ class EvaluationSettings:
         if len(given) > 1:
             several = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ObjectSeekerError(f"give a clean recall, a base score or wrong boxes, one of them: got {several}")
-        if (self.ioa.evidence_threshold is None) != (self.threshold_schedule.evidence_alpha is None):
+        if (self.rule.evidence_threshold is None) != (self.threshold_schedule.evidence_alpha is None):
             raise ObjectSeekerError(
-                f"the rule's evidence_threshold is {self.ioa.evidence_threshold!r}, but its scores are "
+                f"the rule's evidence_threshold is {self.rule.evidence_threshold!r}, but its scores are "
                 f"{self.threshold_schedule}"
             )
 
     @classmethod
-    def along(cls, follow: ThresholdSchedule, like: AnyRule | None = None, **others: Any) -> EvaluationSettings:
+    def along(cls, follow: ThresholdSchedule, like: PruningRule | None = None, **others: Any) -> EvaluationSettings:
         """Settings whose rule is the one on the curve at its base_threshold; all but scores is as in `like`."""
         like = Rule() if like is None else like
         return cls(rule=follow.rule(like, like.base_threshold), threshold_schedule=follow, **others)
 
-    @property
-    def ioa(self) -> Rule:
-        """The rule, or that of the boxes that are not clear."""
-        return ioa_of(self.rule)
-
-    def on_curve(self, base_threshold: float) -> AnyRule:
+    def on_curve(self, base_threshold: float) -> PruningRule:
         """The rule whose scores follow this base_threshold: what the curve of an average precision is made of."""
         return self.threshold_schedule.rule(self.rule, base_threshold)
 
-    def rule_at(self, base_threshold: float) -> AnyRule:
+    def rule_at(self, base_threshold: float) -> PruningRule:
         """The rule at a base_threshold: the rule itself at its own."""
         return self.rule if base_threshold == self.rule.base_threshold else self.on_curve(base_threshold)
 
@@ -122,7 +117,7 @@ class EvaluationSettings:
         return next((name for name in OPERATING_POINT_KEYS if getattr(self, name) is not None), "rule")
 
     @property
-    def fixed_rule(self) -> AnyRule | None:
+    def fixed_rule(self) -> PruningRule | None:
         """The rule at the operating point, unless the curve must say where that is."""
         if self.clean_recall is not None or self.fppi is not None:
             return None
@@ -134,9 +129,8 @@ class EvaluationSettings:
         return min(self.rule.min_mask_score, self.on_curve(0.0).min_mask_score)
 
     def with_rule(self, **changes: Any) -> EvaluationSettings:
-        """Another rule: these fields of `Rule` changed, scores aside."""
-        ioa = replace(self.ioa, **changes)
-        return replace(self, rule=replace(self.rule, ioa_rule=ioa) if isinstance(self.rule, IouRule) else ioa)
+        """Another rule: these settings changed, scores aside."""
+        return replace(self, rule=self.rule.with_settings(**changes))
 
     def following(self, **changes: Any) -> EvaluationSettings:
         """Scores that follow base_threshold in another way, those of the rule itself included."""
@@ -155,11 +149,10 @@ class EvaluationSettings:
 
     def by_iou(self) -> EvaluationSettings:
         """The IoU variant of the same rule, at its own threshold."""
-        if isinstance(self.rule, IouRule):
+        if self.rule.overlap == "iou":
             return self
-        return replace(
-            self, rule=IouRule(ioa_rule=self.rule), threat=replace(self.threat, certification_threshold=None)
-        )
+        rule = with_filter_iou(self.rule, FILTER_IOU)
+        return replace(self, rule=rule, threat=replace(self.threat, certification_threshold=None))
 
     def protocol(self) -> str:
         """Name the protocol: standard-1, or standard-1 with what differs from it.
@@ -183,18 +176,13 @@ class EvaluationSettings:
         return "standard-1" if not differs else f"standard-1 with {', '.join(differs)}"
 
     def to_dict(self) -> dict[str, Any]:
-        ioa = self.ioa
         return {
             **{
                 name: getattr(self.threshold_schedule, name)
                 for name in ("alpha", "beta", "evidence_alpha", "evidence_beta")
             },
-            "evidence_power": ioa.evidence_power,
-            "filter_ioa": ioa.filter_ioa,
-            "edge_factor": ioa.edge_factor,
-            "cluster_distance": ioa.cluster_distance,
-            "classwise": ioa.classwise,
-            "filter_iou": self.rule.filter_iou if isinstance(self.rule, IouRule) else None,
+            "rule": self.rule.kind,
+            **self.rule.hyperparameters(),
             **self.threat.to_dict(self.rule),
             "clean_recall": self.clean_recall,
             "base_threshold": self.base_threshold,
@@ -202,16 +190,9 @@ class EvaluationSettings:
         }
 
 
-def ioa_of(rule: AnyRule) -> Rule:
-    """The rule itself, or the one inside an `IouRule`."""
-    return rule.ioa_rule if isinstance(rule, IouRule) else rule
-
-
-def certification_threshold_of(rule: AnyRule, certification_threshold: float | None) -> float:
+def certification_threshold_of(rule: PruningRule, certification_threshold: float | None) -> float:
     """The T of a rule's certificates: its own, unless given."""
-    if certification_threshold is not None:
-        return certification_threshold
-    return IOU_THRESHOLD if isinstance(rule, IouRule) else 0.0
+    return rule.resolve_threshold(certification_threshold)
 
 
 def require_fppi(most: float) -> float:

@@ -16,9 +16,9 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.certification import visible_area
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.average_precision import ScoredBoxes
@@ -241,7 +241,7 @@ class TallyRequest:
     """
 
     settings: EvaluationSettings
-    rule: AnyRule | None = None
+    rule: PruningRule | None = None
     threats: tuple[ThreatModel, ...] = ()
     joint_threats: tuple[ThreatModel, ...] = ()
     curves: bool = False

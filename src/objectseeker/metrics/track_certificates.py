@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Ints
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import NO_TRACK, Observation, ObservedImage
 from objectseeker.core.recipes import Pairs, Recipe, Rolling, Share, recipe_for_frame
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.temporal import (
     UNBOUNDED_MOTION,
     FramePositions,
@@ -211,7 +211,7 @@ def over_time(
     images: Iterable[ObservedImage],
     vocabulary: LabelMap,
     masks: Recipe,
-    rule: AnyRule,
+    rule: PruningRule,
     threat: ThreatModel,
     asked: Asked | None = None,
 ) -> OverTime | None:
@@ -288,7 +288,7 @@ def _shown(image: ObservedImage, way: Way) -> Observation:
 def tracked_objects(
     image: ObservedImage,
     vocabulary: LabelMap,
-    rule: AnyRule,
+    rule: PruningRule,
     threat: ThreatModel,
     patch: Patch,
     shown: Sequence[Observation],

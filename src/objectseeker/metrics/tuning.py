@@ -15,10 +15,9 @@ from itertools import product
 from typing import Any, Literal, get_args
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.rule import Rule
+from objectseeker.core.rules import PruningRule, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
@@ -150,7 +149,7 @@ class TuningResult:
         return split(images, 2, self.search.seed)[1 - self.search.half]
 
     @property
-    def chosen(self) -> tuple[AnyRule, ThresholdSchedule]:
+    def chosen(self) -> tuple[PruningRule, ThresholdSchedule]:
         """What a defense is made of: the best rule where the searched half reaches the clean recall, and its curve."""
         point, follow = self.best.searched.outcome.point, self.best.settings.threshold_schedule
         assert point is not None  # otherwise it would not be the best
@@ -181,16 +180,21 @@ class SearchSpace:
 
     def start(self, settings: EvaluationSettings) -> EvaluationSettings:
         """`settings` with the first of every choice."""
-        return settings.with_rule(**{each.name: getattr(self, each.name)[0] for each in fields(self)})
+        return settings.with_rule(**{name: values[0] for name, values in self._of(settings.rule).items()})
 
     def moves(self, settings: EvaluationSettings) -> Iterator[EvaluationSettings]:
         """`settings` with one choice moved to the next value up or down."""
-        for each in fields(self):
-            values = sorted(getattr(self, each.name))
-            place = values.index(getattr(settings.ioa, each.name))
+        used = settings.rule.settings()
+        for name, choices in self._of(settings.rule).items():
+            values = sorted(choices)
+            place = values.index(used[name])
             for next_place in (place - 1, place + 1):
                 if 0 <= next_place < len(values):
-                    yield settings.with_rule(**{each.name: values[next_place]})
+                    yield settings.with_rule(**{name: values[next_place]})
+
+    def _of(self, rule: PruningRule) -> dict[str, tuple[float, ...]]:
+        """The choices of settings that the rule has."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name in rule.setting_names()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,14 +202,13 @@ class SearchSpec:
     """What `tune` looks for, and among what.
 
     What is maximized is the mean certified recall over `locations` against `threat` at `clean_recall`, or with at most
-    `fppi` wrong boxes an image (see `Settings`), among the settings
-    that lose at most `max_ap_loss` points of AP50 against the undefended detector, and for the frontier at most each of
-    `losses`. No masked score below `mask_floor`, where the run's stored boxes end, is used. With `recall_of`
-    "undefended" the clean recall is that of the undefended detector: masks find objects, too, so this is at a lower
-    base_threshold. A search begins with a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the
-    half
-    that is searched. Without a clean recall it is
-    DEFAULT_CLEAN_RECALL, or what the undefended detector reaches on both halves if that is less.
+    `fppi` false positives per image (see `EvaluationSettings`), among the settings that lose at most `max_ap_loss`
+    points of AP50 against the undefended detector, and for the frontier at most each of `losses`. No masked score below
+    `mask_floor`, where the run's stored boxes end, is used. With `recall_of` "undefended" the clean recall is that of
+    the undefended detector: masks find objects, too, so this is at a lower base_threshold. The search is among the
+    settings of `rule`; it begins with a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the half
+    that is searched. Without a clean recall it is DEFAULT_CLEAN_RECALL, or what the undefended detector reaches on both
+    halves if that is less.
     """
 
     mask_floor: float
@@ -215,6 +218,7 @@ class SearchSpec:
     base_floor: float = 0.0
     max_ap_loss: float = 1.0
     losses: tuple[float, ...] = LOSSES
+    rule: PruningRule = field(default_factory=Rule)
     families: tuple[RuleKind, ...] = RULE_KINDS
     locations: tuple[PatchLocation, ...] = ("far", "close", "over")
     choices: SearchSpace = field(default_factory=SearchSpace)
@@ -232,6 +236,11 @@ class SearchSpec:
         for loss in (self.max_ap_loss, *self.losses):
             require_number(loss, "max_ap_loss")
         _require_some(self.families, RULE_KINDS, "families")
+        if "evidence" in self.families and "evidence_threshold" not in self.rule.setting_names():
+            raise ObjectSeekerError(
+                f"the {self.rule.name} rule has no evidence_threshold: got families={self.families!r}. "
+                "Use families=('paper',)."
+            )
         _require_some(self.locations, PATCH_LOCATIONS, "locations")
         _require_some([self.recall_of], get_args(RecallOf), "recall_of")
         require_seed(self.seed)
@@ -255,7 +264,7 @@ class SearchSpec:
         """Where a search starts from."""
         recall = self.recall if self.fppi is None else None
         point: dict[str, Any] = {"clean_recall": recall, "fppi": self.fppi, "base_floor": self.base_floor}
-        return EvaluationSettings.along(ThresholdSchedule(), threat=self.threat, **point)
+        return EvaluationSettings.along(ThresholdSchedule(), self.rule, threat=self.threat, **point)
 
     @property
     def point(self) -> str:
@@ -316,13 +325,15 @@ class CachedImageSet(DefendedImageSet):
     """Certifies a rule once: certificates hold for any base_threshold, and many settings differ in that alone."""
 
     @cached_property
-    def _known(self) -> dict[tuple[Rule, ThreatModel], tuple[Bools, Bools]]:
+    def _known(self) -> dict[tuple[PruningRule, ThreatModel], tuple[Bools, Bools]]:
         return {}
 
-    def certified(self, rule: AnyRule, threat: ThreatModel, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
-        if patches is not None or not isinstance(rule, Rule):
+    def certified(
+        self, rule: PruningRule, threat: ThreatModel, patches: list[Patch] | None = None
+    ) -> tuple[Bools, Bools]:
+        if patches is not None:
             return super().certified(rule, threat, patches)
-        key = replace(rule, base_threshold=0.0), threat
+        key = rule.with_thresholds(0.0, rule.mask_threshold, rule.evidence_threshold), threat
         if key not in self._known:
             self._known[key] = super().certified(rule, threat)
         return self._known[key]
@@ -334,7 +345,7 @@ class SettingsScorer:
     def __init__(self, scene: ImageSet, search: SearchSpec) -> None:
         self._scene = scene
         self._search = search
-        self._replayed: dict[Rule, DefendedImageSet] = {}
+        self._replayed: dict[tuple[object, ...], DefendedImageSet] = {}
         self._undefended_ap50: dict[int, float] = {}
         self._undefended = undefended_curve(scene) if search.recall_of == "undefended" else None
 
@@ -415,8 +426,7 @@ class SettingsScorer:
         return self._undefended_ap50[size]
 
     def _shared(self, settings: EvaluationSettings) -> DefendedImageSet:
-        ioa = settings.ioa
-        key = Rule(filter_ioa=ioa.filter_ioa, edge_factor=ioa.edge_factor, cluster_distance=ioa.cluster_distance)
+        key = (settings.rule.kind, *settings.rule.candidate_key.items())
         if key not in self._replayed:
             self._replayed[key] = CachedImageSet.of(self._scene, settings, floor=self._search.mask_floor)
         return self._replayed[key]
@@ -493,17 +503,18 @@ def _within(trial: Trial, loss: float) -> bool:
 
 def grid(settings: EvaluationSettings, family: RuleKind, floor: float) -> Iterator[EvaluationSettings]:
     """Where a search begins."""
+    power = power_of(settings.rule)
     for alpha, beta in product(*GRID[family]):
         if family == "paper":
-            yield with_scores(settings, floor, alpha, beta, None, settings.ioa.evidence_power)
+            yield with_scores(settings, floor, alpha, beta, None, power)
         else:
-            for share, power in product(LOW_SHARES, POWERS):
-                yield with_scores(settings, floor, alpha, beta, (share * alpha, share * beta), power)
+            for share, tried in product(LOW_SHARES, POWERS):
+                yield with_scores(settings, floor, alpha, beta, (share * alpha, share * beta), tried)
 
 
 def moves(settings: EvaluationSettings, step: float, floor: float) -> Iterator[EvaluationSettings]:
     """The settings one step away, one value at a time."""
-    follow, power = settings.threshold_schedule, settings.ioa.evidence_power
+    follow, power = settings.threshold_schedule, power_of(settings.rule)
     alpha, beta = follow.alpha, follow.beta
     for by in (-step, step):
         if follow.evidence_alpha is None or follow.evidence_beta is None:
@@ -516,6 +527,11 @@ def moves(settings: EvaluationSettings, step: float, floor: float) -> Iterator[E
             yield with_scores(settings, floor, alpha, beta, (evidence_alpha + by, evidence_beta), power)
             yield with_scores(settings, floor, alpha, beta, (evidence_alpha, evidence_beta + by), power)
             yield with_scores(settings, floor, alpha, beta, (evidence_alpha, evidence_beta), power + POWER_STEP * by)
+
+
+def power_of(rule: PruningRule) -> float:
+    """The exponent of evidence; 1 for rules that have none."""
+    return float(rule.settings().get("evidence_power", 1.0))
 
 
 def with_scores(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from objectseeker.core.iou_rule import IOU_THRESHOLD, IouRule
+from objectseeker.core.rules.iou import IOU_THRESHOLD
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.metrics import DefendedOutcome, sweeps
 from objectseeker.metrics.settings import certification_threshold_of, describe_fppi
@@ -123,7 +123,7 @@ def _beta(context: FigureContext, steps: list[SweepPoint]) -> Plot:
 def _filter_ioa(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     label, used = (
         "filter_ioa, the IoA above which a base box filters a masked box",
-        context.settings.ioa.filter_ioa,
+        context.settings.rule.settings()["filter_ioa"],
     )
     return _sweep(context, steps, "filter_ioa", label, "Effect of the filter", used)
 
@@ -131,8 +131,7 @@ def _filter_ioa(context: FigureContext, steps: list[SweepPoint]) -> Plot:
 def _threshold(context: FigureContext, rows: list[SweepPoint | MeanOverT]) -> Plot:
     steps = [row for row in rows if isinstance(row, SweepPoint)]
     means = next(row.certified for row in rows if isinstance(row, MeanOverT))
-    by_iou = isinstance(context.settings.rule, IouRule)
-    label = "T, IoU with the object" if by_iou else "T, covered share of the object"
+    label = "T, IoU with the object" if context.settings.rule.overlap == "iou" else "T, covered share of the object"
     panel = _by_value(
         steps,
         label,
@@ -170,9 +169,8 @@ def _variants(context: FigureContext, rows: list[Variant]) -> Plot:
 
 def _iou_threshold(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     panel = _by_value(steps, "T, IoU with the object", marked=IOU_THRESHOLD)
-    rule = context.settings.by_iou().rule
-    assert isinstance(rule, IouRule)
-    note = f"IoU rule, filter_iou {rule.filter_iou:g}. {_note(context, _outcomes(steps), hide=('T',))}"
+    filter_iou = context.settings.by_iou().rule.filter_threshold
+    note = f"IoU rule, filter_iou {filter_iou:g}. {_note(context, _outcomes(steps), hide=('T',))}"
     return Plot("IoU rule: effect of the certification threshold", [panel], note)
 
 
@@ -359,22 +357,19 @@ def _point(context: FigureContext) -> str:
 
 def _describe_settings(context: FigureContext, *, hide: Collection[str]) -> str:
     """Describe the run and the settings; `hide` names what the plot shows itself or does not depend on."""
-    settings, follow, ioa, threat = (
-        context.settings,
-        context.settings.threshold_schedule,
-        context.settings.ioa,
-        context.settings.threat,
-    )
+    settings, threat = context.settings, context.settings.threat
+    follow, rule = settings.threshold_schedule, settings.rule.settings()
     masks = str(context.masks) if context.lines is None else f"k = {context.lines}"
     facts = {"masks": masks, "alpha": f"alpha {follow.alpha:g}", "beta": f"beta {follow.beta:g}"}
     if follow.evidence_alpha is not None:
         facts["evidence_alpha"] = f"evidence_alpha {follow.evidence_alpha:g}"
         facts["evidence_beta"] = f"evidence_beta {follow.evidence_beta:g}"
-        facts["evidence_power"] = f"evidence power {ioa.evidence_power:g}"
-    if ioa.edge_factor != 1:
-        facts["edge_factor"] = f"edge_factor {ioa.edge_factor:g}"
+        facts["evidence_power"] = f"evidence power {rule['evidence_power']:g}"
+    if settings.rule.edge_factor != 1:
+        facts["edge_factor"] = f"edge_factor {settings.rule.edge_factor:g}"
+    if "filter_ioa" in rule:
+        facts["filter_ioa"] = f"filter_ioa {rule['filter_ioa']:g}"
     facts |= {
-        "filter_ioa": f"filter_ioa {ioa.filter_ioa:g}",
         "T": f"T = {certification_threshold_of(settings.rule, threat.certification_threshold):g}",
         "bound": f"{threat.bound} bound",
         "area": f"patch area {100 * threat.area:g} %",

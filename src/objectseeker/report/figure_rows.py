@@ -12,6 +12,7 @@ import numpy as np
 from objectseeker.core.certification import decide
 from objectseeker.core.recipes import Halves, Pairs, Recipe
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics import DefendedOutcome, EvaluationSettings, ImageSet, evaluate_images, sweeps
 from objectseeker.metrics.curves import undefended_curve
 from objectseeker.metrics.sweeps import SweepPoint
@@ -135,7 +136,11 @@ def beta(context: FigureContext) -> list[SweepPoint]:
 
 
 def filter_ioa(context: FigureContext) -> list[SweepPoint]:
-    filter_ioas = _values_with(FILTER_IOAS, context.settings.ioa.filter_ioa)
+    used = context.settings.rule.settings()
+    if "filter_ioa" not in used:
+        name = context.settings.rule.name
+        raise ObjectSeekerError(f"this figure needs a rule with a filter_ioa: got the {name} rule. Leave it out.")
+    filter_ioas = _values_with(FILTER_IOAS, used["filter_ioa"])
     return context.with_undefended_ap50(sweeps.by_filter_ioa(context.image_set, context.settings, filter_ioas))
 
 

@@ -28,11 +28,11 @@ from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Floats, Ints, row_blocks
 from objectseeker.core.certification import visible_area
 from objectseeker.core.evidence import certain_neighbors, certified_weights
-from objectseeker.core.iou_rule import AnyRule, IouRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PatchPositions
-from objectseeker.metrics.certified import ProofTable, build_proof_table, evidence_weights
+from objectseeker.metrics.certified import ProofTable, build_proof_table
 from objectseeker.metrics.image_set import ImageSet
 
 Column = npt.NDArray[Any]
@@ -76,7 +76,7 @@ class _Target:
         return replace(self, multi_view=none, truncated=True)
 
 
-def pack_certificates(image_set: ImageSet, rule: AnyRule, bound: Bound) -> PackedCertificates:
+def pack_certificates(image_set: ImageSet, rule: PruningRule, bound: Bound) -> PackedCertificates:
     """Pack the certificates of all objects of an image set, image by image, ignored objects included."""
     targets: list[_Target] = []
     total, objects, limit = 0, 0, MAX_MULTI_VIEW_BYTES
@@ -92,8 +92,7 @@ def pack_certificates(image_set: ImageSet, rule: AnyRule, bound: Bound) -> Packe
     owner = np.array([target.object for target in targets], np.int64)
     single, single_boxes = _rows("single_view", ("mask", "share"), [target.single_view for target in targets])
     multi, multi_boxes = _rows("multi_view", ("mask", "share", "weight"), [target.multi_view for target in targets])
-    distance = 0.0 if isinstance(rule, IouRule) else rule.cluster_distance
-    links = [_links(target.multi_view["box"], distance) for target in targets]
+    links = [_links(target.multi_view["box"], rule.cluster_distance) for target in targets]
     truncated = np.array([target.truncated for target in targets], np.bool_)
     return PackedCertificates(
         columns=_object_columns(image_set)
@@ -118,7 +117,9 @@ def _size_limit(targets: Sequence[_Target]) -> int:
     return int(sizes[np.searchsorted(np.cumsum(sizes), MAX_MULTI_VIEW_BYTES // 2, side="right")])
 
 
-def _targets(image: ObservedImage, label_map: LabelMap, rule: AnyRule, bound: Bound, first: int) -> Iterator[_Target]:
+def _targets(
+    image: ObservedImage, label_map: LabelMap, rule: PruningRule, bound: Bound, first: int
+) -> Iterator[_Target]:
     """Yield the targets of one image, a block of objects at a time; `first` numbers its first object."""
     mask_of = image.observation.mask_index
     for block in row_blocks(len(image.truth), len(mask_of)):
@@ -127,7 +128,7 @@ def _targets(image: ObservedImage, label_map: LabelMap, rule: AnyRule, bound: Bo
         proofs = build_proof_table(
             ImageSet.part([replace(image, truth=truth, ignore=none, crowd=none)], label_map), rule, bound
         )
-        evidence = evidence_weights(rule, proofs.score)
+        evidence = rule.evidence(proofs.score)
         for t, (n, label) in enumerate(zip(proofs.object.tolist(), proofs.label.tolist(), strict=True)):
             rows = proofs.rows_of(t)
             sufficient = _best_of_each_mask(proofs, mask_of, rows[evidence[rows] >= 1])

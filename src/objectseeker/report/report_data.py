@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,11 @@ import numpy as np
 from objectseeker import __version__
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.boxes import Bools, Detections, Floats
-from objectseeker.core.iou_rule import AnyRule, IouRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import recipe_for_frame
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
@@ -27,7 +27,6 @@ from objectseeker.metrics.settings import (
     EvaluationSettings,
     certification_threshold_of,
     describe_operating_point,
-    ioa_of,
 )
 from objectseeker.metrics.slices import MIN_SLICE_OBJECTS, NO_TAGS, ImageTags
 from objectseeker.metrics.sweeps import SIZE_BINS
@@ -149,7 +148,7 @@ class ReportData:
     """The data of a report: the images with their objects, the rule, its metrics, and caveats."""
 
     image_set: ImageSet
-    rule: AnyRule
+    rule: PruningRule
     metrics: dict[str, Any]
     caveats: list[str]
 
@@ -268,7 +267,7 @@ def slider_stops(settings: EvaluationSettings) -> dict[str, Any]:
     }
 
 
-def defense_settings(source: ReportSource, rule: AnyRule) -> dict[str, str]:
+def defense_settings(source: ReportSource, rule: PruningRule) -> dict[str, str]:
     """Return every setting of the defense with all its digits, so that it can be typed again."""
     settings, defense = source.settings, source.defense
     values: dict[str, Any] = {}
@@ -280,15 +279,7 @@ def defense_settings(source: ReportSource, rule: AnyRule) -> dict[str, str]:
         fingerprint = defense.fingerprint or "not recorded"
         values |= {"detector": redact_path(defense.detector_name), "detector fingerprint": redact_path(fingerprint)}
         values |= defense.options | {"masks": str(defense.masks), "fill": defense.fill}
-    ioa = ioa_of(rule)
-    if isinstance(rule, IouRule):
-        name = "the IoU rule"
-    elif ioa.evidence_threshold is None:
-        name = "the paper's: one masked box is sufficient"
-    else:
-        name = "evidence accumulates over views"
-    values |= {"rule": name} | asdict(ioa)
-    values |= {"filter_iou": rule.filter_iou} if isinstance(rule, IouRule) else {}
+    values |= {"rule": rule.describe()} | rule.settings()
     values |= {"bound": settings.threat.bound, "operating point": describe_operating_point(settings)}
     return {key: value if isinstance(value, str) else repr(value) for key, value in values.items() if value is not None}
 
@@ -308,14 +299,13 @@ def provenance_of(run: Run) -> dict[str, str]:
     }
 
 
-def rule_constants(rule: AnyRule) -> dict[str, Any]:
+def rule_constants(rule: PruningRule) -> dict[str, Any]:
     """Return what the page's verdicts compare with, and what its wording depends on."""
-    by_iou = isinstance(rule, IouRule)
     return {
         "margin": MARGIN,
         "needed": 1 + MARGIN,
-        "evidence": not by_iou and ioa_of(rule).evidence_threshold is not None,
-        "by_iou": by_iou,
+        "evidence": rule.combines_views,
+        "by_iou": rule.overlap == "iou",
         "classwise": rule.classwise,
         "version": __version__,
     }

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import PIL.Image
 
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
@@ -67,7 +67,7 @@ def _jpeg(image: PIL.Image.Image, quality: int) -> bytes:
     return buffer.getvalue()
 
 
-def cover_images(image_set: ImageSet, rule: AnyRule, threat: ThreatModel) -> list[int]:
+def cover_images(image_set: ImageSet, rule: PruningRule, threat: ThreatModel) -> list[int]:
     """Rank images to open with: those whose objects differ most in where they are certified.
 
     Objects are of three kinds: certified over, certified only for patches away from the object, and not certified.

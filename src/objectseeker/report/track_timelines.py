@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, Rolling
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.temporal import UNBOUNDED_MOTION, FramePositions, earliest_uncertified_start
 from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
 from objectseeker.metrics.track_certificates import MOVES, WINDOWS, longest_hidden, tracked_objects, windows_of
@@ -47,7 +47,7 @@ class _SequenceState:
 
 
 def track_timelines(
-    images: Sequence[ObservedImage], label_map: LabelMap, rule: AnyRule, threat: ThreatModel, masks: Recipe | None
+    images: Sequence[ObservedImage], label_map: LabelMap, rule: PruningRule, threat: ThreatModel, masks: Recipe | None
 ) -> tuple[dict[str, Any] | None, dict[str, Column]]:
     """Compute what the page plays, None without sequences, and the column `track`.
 
@@ -83,7 +83,12 @@ def track_timelines(
 
 
 def _add_frame(
-    sequence: _SequenceState, image: ObservedImage, label_map: LabelMap, rule: AnyRule, threat: ThreatModel, first: int
+    sequence: _SequenceState,
+    image: ObservedImage,
+    label_map: LabelMap,
+    rule: PruningRule,
+    threat: ThreatModel,
+    first: int,
 ) -> None:
     """Add one frame to its tracks; `first` is the number of its first object."""
     assert image.frame is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from objectseeker.core.iou_rule import AnyRule
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import BATCH, Defense, spec_resolved_from, spec_without_path
 from objectseeker.detectors import OPTIONS, require_spec
@@ -20,7 +20,7 @@ from objectseeker.runs.manifest import Manifest, ObservationSettings
 
 
 def run_defense(
-    manifest: Manifest, rule: AnyRule | None, threshold_schedule: ThresholdSchedule | None, folder: Path
+    manifest: Manifest, rule: PruningRule | None, threshold_schedule: ThresholdSchedule | None, folder: Path
 ) -> Defense:
     """Return the defense that was observed into `folder`, with this rule or the default one."""
     if manifest.detector_spec is None:

@@ -29,10 +29,10 @@ import numpy as np
 
 from objectseeker import codec
 from objectseeker.core.boxes import Ints
-from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import recipe_for_frame
+from objectseeker.core.rules import PruningRule
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
@@ -187,7 +187,7 @@ class Run:
             return LabelMap(names, names, np.arange(len(names) or MAX_STORED_LABEL + 1))
         return LabelMap(names, self.manifest.dataset_names, np.array(labels, np.int64))
 
-    def defense(self, rule: AnyRule | None = None, threshold_schedule: ThresholdSchedule | None = None) -> Defense:
+    def defense(self, rule: PruningRule | None = None, threshold_schedule: ThresholdSchedule | None = None) -> Defense:
         """Return the defense that was observed: the run's detector, masks, fill and batch size, with a rule.
 
         The default rule is that of the detector, with thresholds by `threshold_schedule` if that is given.

@@ -19,19 +19,18 @@ well any such box fits the object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, intersection, iou, row_blocks
-from objectseeker.core.certification import Certificates, Prover, certify_objects, object_proofs
-from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
-from objectseeker.core.rule import Rule
-from objectseeker.core.threats import Patch
+from objectseeker.core.rules.evidence import Rule
+from objectseeker.core.rules.interface import Overlap, PruningRule, register_rule
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 CLEARANCE_DIVISOR = 20  # a box is clear when its gap to the mask exceeds 1/CLEAR of the image's width or height
@@ -40,14 +39,29 @@ IOU_THRESHOLD = 0.5  # the T of this variant, unless told otherwise
 SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their size
 
 
+@register_rule
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IouRule:
-    """The rule of the IoU variant: what is output, and what is certified of it.
+class IouRule(PruningRule):
+    """The rule of the IoU variant.
 
-    `ioa` is the rule of the boxes that are not clear; its base_threshold, mask_threshold and classwise hold for clear
-    ones as
-    well.
+    `ioa_rule` is the rule of the boxes that are not clear; its base_threshold, mask_threshold and classwise hold for
+    clear ones as well.
+
+    Guarantee: if object g is certified against patch p, then for every allowed position of p (of both patches, if its
+    count is 2) and any pixels drawn there, `prune` outputs a box (of g's label, if classwise) whose IoU with g exceeds
+    `certification_threshold`. It holds in exact arithmetic, for a detector that is a pure function of the pixels a mask
+    keeps; ties are not certified. An object with no visible area is never certified.
+
+    A mask is safe if under it a clear box of at least mask_threshold has a bound above the certification threshold. See
+    the top of this module for why it or a box that fits as well is then output wherever the mask removes the patch (or
+    both).
     """
+
+    kind: ClassVar[str] = "iou"
+    overlap: ClassVar[Overlap] = "iou"
+    default_certification_threshold: ClassVar[float] = IOU_THRESHOLD
+    proof_settings: ClassVar[tuple[str, ...]] = ("filter_iou", "classwise")
+    candidate_settings: ClassVar[tuple[str, ...]] = ("filter_iou", *Rule.candidate_settings)
 
     ioa_rule: Rule = field(default_factory=Rule)
     filter_iou: float = FILTER_IOU
@@ -58,16 +72,56 @@ class IouRule:
             raise ObjectSeekerError(f"ioa_rule must be a Rule, got {self.ioa_rule!r}")
 
     @property
+    def name(self) -> str:
+        return "IoU"
+
+    def describe(self) -> str:
+        return "the IoU rule"
+
+    @property
     def base_threshold(self) -> float:
         return self.ioa_rule.base_threshold
+
+    @property
+    def mask_threshold(self) -> float:
+        return self.ioa_rule.mask_threshold
+
+    @property
+    def evidence_threshold(self) -> float | None:
+        return self.ioa_rule.evidence_threshold
 
     @property
     def classwise(self) -> bool:
         return self.ioa_rule.classwise
 
     @property
-    def min_mask_score(self) -> float:
-        return self.ioa_rule.min_mask_score
+    def edge_factor(self) -> float:
+        return self.ioa_rule.edge_factor
+
+    @property
+    def filter_threshold(self) -> float:
+        return self.filter_iou
+
+    @property
+    def combines_views(self) -> bool:
+        """Clear boxes decide alone; what the others prove together is not about IoU."""
+        return False
+
+    @classmethod
+    def setting_names(cls) -> tuple[str, ...]:
+        return (*Rule.setting_names(), "filter_iou")
+
+    def settings(self) -> dict[str, Any]:
+        return {**self.ioa_rule.settings(), "filter_iou": self.filter_iou}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        inner = {name: value for name, value in settings.items() if name != "filter_iou"}
+        return cls(ioa_rule=Rule.from_settings(inner), filter_iou=settings.get("filter_iou", FILTER_IOU))
+
+    def with_settings(self, **changes: Any) -> Self:
+        filter_iou = changes.pop("filter_iou", self.filter_iou)
+        return replace(self, ioa_rule=self.ioa_rule.with_settings(**changes), filter_iou=filter_iou)
 
     def prune(self, observation: Observation) -> Detections:
         """Base boxes, then the clear boxes that are left, then the hulls of the others.
@@ -88,47 +142,16 @@ class IouRule:
         hulls = self.ioa_rule.prune(select_masked(observation, ~clear))[len(base) :]
         return Detections.concatenate([base, fitting, hulls])
 
-    def certify(
-        self,
-        observation: Observation,
-        objects: Detections,
-        patches: Patch | Sequence[Patch],
-        *,
-        certification_threshold: float = IOU_THRESHOLD,
-        bound: Bound = "exact",
-    ) -> Certificates:
-        """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
+    def discounted_scores(self, observation: Observation) -> Floats:
+        """Those of `ioa_rule`: no edge factor lowers the score of a clear box."""
+        return self.ioa_rule.discounted_scores(observation)
 
-        Guarantee: if object g is certified against patch p, then for every allowed position of p (of both patches, if
-        its count is 2) and whatever the attacker draws there, `prune` outputs a box (of g's label, if classwise) whose
-        IoU with g exceeds `threshold`. It holds in exact arithmetic, for a detector that is a pure function of the
-        pixels a mask keeps; ties are not certified. An object with no visible area is never certified.
+    def usable_boxes(self, observation: Observation) -> Bools:
+        """Clear boxes alone."""
+        return non_overlapping(observation.all_masked.xyxy, observation.mask_index, observation.masks)
 
-        A mask is safe if under it a clear box of at least mask_threshold has a bound above `threshold`. See the top of
-        this
-        module for why it or a box that fits as well is then output wherever the mask removes the patch (or both).
-        """
-        return certify_objects(
-            observation, objects, patches, self._proving(observation, certification_threshold, bound)
-        )
-
-    def certify_jointly(
-        self,
-        observation: Observation,
-        objects: Detections,
-        patch: Patch,
-        *,
-        certification_threshold: float = IOU_THRESHOLD,
-        bound: Bound = "exact",
-    ) -> JointCertificate:
-        """`Rule.remaining`, of boxes whose IoU with their object exceeds `threshold`."""
-        proofs = object_proofs(observation, objects, self._proving(observation, certification_threshold, bound))
-        return certify_jointly(
-            observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
-        )
-
-    def _proving(self, observation: Observation, certification_threshold: float, bound: Bound) -> Prover:
-        return lambda objects: (iou_proving_pairs(self, observation, objects, certification_threshold, bound), None)
+    def lower_bound(self, boxes: Floats, objects: Floats, bound: Bound) -> Floats:
+        return iou_lower_bound(boxes, objects, self.filter_iou, bound)
 
     def are_duplicates(self, a: Detections, b: Detections) -> Bools:
         """Which boxes of `a` and `b` are one and the same: IoU above `filter_iou` and, if classwise, of one label."""
@@ -138,25 +161,14 @@ class IouRule:
         return np.asarray(same)
 
 
-AnyRule = Rule | IouRule
-
-
-def iou_proving_pairs(
-    rule: IouRule, observation: Observation, objects: Detections, certification_threshold: float, bound: Bound
-) -> Bools:
-    """Which masked boxes prove which objects, dropped or not: (boxes, objects)."""
-    require_fraction(certification_threshold, "certification_threshold")
-    boxes = observation.all_masked
-    usable = non_overlapping(boxes.xyxy, observation.mask_index, observation.masks) & (
-        boxes.score >= rule.ioa_rule.mask_threshold
-    )
-    proves = np.zeros((len(boxes), len(objects)), dtype=np.bool_)
-    proves[usable] = (
-        iou_lower_bound(boxes.xyxy[usable], objects.xyxy, rule.filter_iou, bound) > certification_threshold + MARGIN
-    )
-    if rule.classwise:
-        proves &= boxes.label[:, None] == objects.label[None]
-    return proves
+def with_filter_iou(rule: PruningRule, filter_iou: float | None) -> PruningRule:
+    """Return the IoU variant of a rule with this `filter_iou`, or with None the rule that it is a variant of."""
+    ioa_rule = rule.ioa_rule if isinstance(rule, IouRule) else rule
+    if filter_iou is None:
+        return ioa_rule
+    if not isinstance(ioa_rule, Rule):
+        raise ObjectSeekerError(f"this rule has no IoU variant: got {ioa_rule!r}. Leave filter_iou out.")
+    return IouRule(ioa_rule=ioa_rule, filter_iou=filter_iou)
 
 
 def non_overlapping(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:

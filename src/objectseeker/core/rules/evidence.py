@@ -1,33 +1,40 @@
-"""The rule: which masked boxes become robust detections, and what that proves."""
+"""The evidence rule, and the paper's: boxes are filtered and clustered by covered area."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from objectseeker.core.bounds import Bound
+from objectseeker.core.bounds import Bound, lower_bound
 from objectseeker.core.boxes import Detections, Floats
-from objectseeker.core.certification import Certificates, certify_objects, evidence_prover, object_proofs
-from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import cut_by_mask, prune_by_evidence
-from objectseeker.core.threats import Patch
+from objectseeker.core.rules.interface import PruningRule, register_rule
 from objectseeker.errors import ObjectSeekerError, require_flag, require_fraction, require_number
 
 
+@register_rule
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What is output, and what is certified of it: one object holds every setting that both depend on.
+class Rule(PruningRule):
+    """The rule of covered area: with `evidence_threshold=None` the paper's rule, otherwise the evidence rule.
 
-    With `evidence_threshold=None` (the paper's rule) one masked box of at least `mask_threshold` decides alone.
-    Otherwise a masked
-    box of score s carries evidence clip((s - evidence_threshold) / (mask_threshold - evidence_threshold), 0, 1) **
-    power, and a cluster is
-    output once the evidence of its views adds up to 1. Boxes are clustered whose IoA, either way, is at least
-    1 - cluster_distance.
+    In the paper's rule one masked box of at least `mask_threshold` decides alone. In the evidence rule a masked box of
+    score s carries evidence clip((s - evidence_threshold) / (mask_threshold - evidence_threshold), 0, 1) **
+    evidence_power, and a cluster is output once the evidence of its views adds up to 1. Boxes are clustered whose IoA,
+    either way, is at least 1 - cluster_distance.
+
+    Guarantee: if object g is certified against patch p, then for every allowed position of p (every two positions if
+    `p.count` is 2) and any pixels drawn there, `prune` outputs a box (with g's label, if `classwise`) that covers more
+    than `certification_threshold` of g. The same holds for any other `base_threshold`. The guarantee holds in exact
+    arithmetic, for a detector that is a pure function of the pixels a mask keeps. Ties are not certified; nor is an
+    object without visible area.
     """
+
+    kind: ClassVar[str] = "evidence"
+    proof_settings: ClassVar[tuple[str, ...]] = ("filter_ioa", "classwise", "edge_factor")
+    candidate_settings: ClassVar[tuple[str, ...]] = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
 
     base_threshold: float = 0.5
     mask_threshold: float = 0.7
@@ -65,54 +72,27 @@ class Rule:
             )
 
     @property
-    def min_mask_score(self) -> float:
-        """The lowest score at which a masked box plays a part."""
-        return self.mask_threshold if self.evidence_threshold is None else self.evidence_threshold
+    def filter_threshold(self) -> float:
+        return self.filter_ioa
+
+    @property
+    def name(self) -> str:
+        return "paper" if self.evidence_threshold is None else "evidence"
+
+    def describe(self) -> str:
+        if self.evidence_threshold is None:
+            return "the paper's: one masked box is sufficient"
+        return "evidence accumulates over views"
 
     def prune(self, observation: Observation) -> Detections:
-        """Robust detections: base boxes from `base_threshold` on, then one hull per cluster of unexplained masked
-        boxes.
+        """Return the base boxes of at least `base_threshold`, then one hull per cluster of unexplained masked boxes.
 
         `classwise=False` ignores labels when filtering and clustering; a hull then takes the label of its best box.
         """
         return prune_by_evidence(self, observation)
 
-    def certify(
-        self,
-        observation: Observation,
-        objects: Detections,
-        patches: Patch | Sequence[Patch],
-        *,
-        certification_threshold: float = 0.0,
-        bound: Bound = "exact",
-    ) -> Certificates:
-        """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
-
-        Guarantee: if object g is certified against patch p, then for every allowed position of p (any two of them, if
-        its count is 2) and whatever the attacker draws there, `prune` outputs a box (of g's label, if classwise) that
-        covers more than `threshold` of g; so it would with any other `base_threshold`. It holds in exact arithmetic,
-        for a
-        detector that is a pure function of the pixels a mask keeps; ties are not certified. An object with no visible
-        area is never certified. Any masks certify any count; against two patches `Pairs` certify most.
-        """
-        proving = evidence_prover(self, observation, certification_threshold, bound)
-        return certify_objects(observation, objects, patches, proving, multi_view=self.evidence_threshold is not None)
-
-    def certify_jointly(
-        self,
-        observation: Observation,
-        objects: Detections,
-        patch: Patch,
-        *,
-        certification_threshold: float = 0.0,
-        bound: Bound = "exact",
-    ) -> JointCertificate:
-        """How many of the objects surely remain, all in one output, wherever a single patch lies: see `joint`."""
-        proving = evidence_prover(self, observation, certification_threshold, bound)
-        proofs = object_proofs(observation, objects, proving, multi_view=self.evidence_threshold is not None)
-        return certify_jointly(
-            observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
-        )
+    def lower_bound(self, boxes: Floats, objects: Floats, bound: Bound) -> Floats:
+        return lower_bound(boxes, objects, self.filter_ioa, bound)
 
     def discounted_scores(self, observation: Observation) -> Floats:
         """The score of every masked box, lowered by `edge_factor` where the mask's line cuts the box."""
