@@ -414,13 +414,12 @@ def _with_setting(defense: Defense, key: str, value: Any) -> Defense:
 def _with_rule(defense: Defense, name: Any) -> Defense:
     if name not in RULES:
         raise ObjectSeekerError(f"unknown rule: got {name!r}. Use {' or '.join(RULES)}.")
-    new, schedule = Rule(), ThresholdSchedule()  # the paper's
+    new: PruningRule = Rule()  # the paper's
+    schedule = ThresholdSchedule()
     if name == "evidence":
         default = Defense.for_detector(defense.detector, masks=defense.masks)
-        assert isinstance(default.rule, Rule)
         new, schedule = default.rule, default.resolved_schedule
-    old = defense.rule.ioa_rule if isinstance(defense.rule, IouRule) else defense.rule
-    return replace(defense, rule=schedule.rule(new, old.base_threshold), threshold_schedule=schedule)
+    return replace(defense, rule=schedule.rule(new, defense.rule.base_threshold), threshold_schedule=schedule)
 
 
 # What `Defense.load` and --defense take by name: the built-in detector's own defense, one of a quarter of its cost, and

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from objectseeker import Defense, IouRule, ObjectSeekerError, Patch, Rule, detectors
+from objectseeker import Defense, ObjectSeekerError, Patch, Rule, detectors
 from objectseeker.cli._console import notes, warn
 from objectseeker.cli._settings import change_settings, complete_defense, complete_setting, default_defense, read_names
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.recipes import Recipe, parse_recipe
 from objectseeker.core.rules import PruningRule
+from objectseeker.core.rules.iou import with_filter_iou
 from objectseeker.core.threats import parse_area
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 
@@ -438,11 +439,8 @@ def read_class_map(text: str) -> dict[str, str]:
 
 def say(defense: Defense) -> None:
     """The settings in full, where they come from no file: what is printed can be typed again."""
-    ioa = defense.rule.ioa_rule if isinstance(defense.rule, IouRule) else defense.rule
-    values = {field.name: getattr(ioa, field.name) for field in fields(ioa)}
-    if isinstance(defense.rule, IouRule):
-        values["filter_iou"] = defense.rule.filter_iou
-    shown = ", ".join(f"{name} {value!r}" for name, value in values.items() if value is not None)
+    values = defense.rule.settings().items()
+    shown = ", ".join(f"{name} {value!r}" for name, value in values if value is not None)
     notes.print(f"rule: {shown}; masks {defense.masks}, fill {defense.fill}")
 
 
@@ -475,17 +473,17 @@ def _rule_of(rule: RuleOptions, known: Defense) -> tuple[PruningRule, ThresholdS
     if curve and scores:
         raise ObjectSeekerError(f"give {_options(scores)} or {_options(curve)}, not both: each fixes the other")
     follow: ThresholdSchedule | None
+    chosen: PruningRule
     if curve:
         follow = ThresholdSchedule(**curve)
         chosen = follow.rule(Rule(**given), given.get("base_threshold", known.rule.base_threshold))
     elif scores:
         follow, chosen = None, Rule(**given)
     else:
-        assert isinstance(known.rule, Rule)
         follow, base_threshold = known.resolved_schedule, given.pop("base_threshold", None)
         chosen = known.rule if base_threshold is None else follow.rule(known.rule, base_threshold)
-        chosen = replace(chosen, **given)
-    return (chosen if filter_iou is None else IouRule(ioa_rule=chosen, filter_iou=filter_iou)), follow
+        chosen = chosen.with_settings(**given)
+    return with_filter_iou(chosen, filter_iou), follow
 
 
 def _masks_of(masks: MaskOptions) -> Recipe:

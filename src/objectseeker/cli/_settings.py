@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from objectseeker import Defense, IouRule, ObjectSeekerError
+from objectseeker import Defense, ObjectSeekerError
 from objectseeker.core.recipes import parse_recipe
 from objectseeker.defense import BUILTIN_DEFENSES, SCHEDULE_SETTINGS, set_defense_value
 from objectseeker.detectors.network.class_names import MAX_CLASSES
@@ -67,17 +67,16 @@ def change_settings(defense: Defense, settings: Sequence[str]) -> Defense:
 
 def setting_values(defense: Defense) -> dict[str, Any]:
     """Return the value of every setting; `rule` by the kind of rule."""
-    rule = defense.rule.ioa_rule if isinstance(defense.rule, IouRule) else defense.rule
+    rule = defense.rule.settings()
     named: dict[str, Any] = {
         "detector": defense.detector_name,
         "masks": str(defense.masks),
-        "rule": "paper" if rule.evidence_threshold is None else "evidence",
-        "filter_iou": defense.rule.filter_iou if isinstance(defense.rule, IouRule) else None,
+        "rule": "paper" if defense.rule.evidence_threshold is None else "evidence",
+        "filter_iou": rule.get("filter_iou"),
     }
     named |= {name: getattr(defense.threshold_schedule, name, None) for name in SCHEDULE_SETTINGS}
-    return {
-        key: named[key] if key in named else getattr(rule if hasattr(rule, key) else defense, key) for key in MEANINGS
-    }
+    named |= {name: value for name, value in rule.items() if name not in named}
+    return {key: named[key] if key in named else getattr(defense, key, None) for key in MEANINGS}
 
 
 def read_names(file: Path) -> tuple[str, ...]:
