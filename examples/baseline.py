@@ -46,23 +46,12 @@ attacks = out / "attack" / "attack.json"
 if not attacks.exists():
     objectseeker("attack", run, "--defense", tuned, *ATTACK, "--out", attacks.parent, *device)
 settings = {
-    "published": [
-        "--set",
-        "rule=paper",
-        "--set",
-        "alpha=0.8",
-        "--set",
-        "beta=0.5",
-        *POINT,
-    ],  # the paper's rule with the paper's scores
+    # the paper's rule with the paper's scores
+    "published": ["--set", "rule=paper", "--set", "alpha=0.8", "--set", "beta=0.5", *POINT],
     "default": POINT,  # what every command takes where you do not say otherwise
     "tuned": ["--defense", tuned, *POINT],
-    "as saved": [
-        "--defense",
-        tuned,
-        "--attacks",
-        attacks,
-    ],  # what runs: its base_threshold is that of the searched images
+    # what runs: its base_threshold is that of the searched images
+    "as saved": ["--defense", tuned, "--attacks", attacks],
 }
 figures = {name: objectseeker("evaluate", run, *options) for name, options in settings.items()}
 seeker = Defense.load(tuned).build(*device[1:])
@@ -81,13 +70,13 @@ def seconds(call):
 
 def line(what, undefended, values):
     cells = ["-" if value is None else f"{value:.1f}" for value in (undefended, *values)]
-    print(f"{what:22}" + "".join(f"{cell:>12}" for cell in cells))
+    print(f"{what:26}" + "".join(f"{cell:>12}" for cell in cells))
 
 
-print(" " * 22 + "".join(f"{name:>12}" for name in ("undefended", *figures)))
-plain, ours = figures["default"]["undefended"], [one["objectseeker"] for one in figures.values()]
-for what, key in (("clean AP50", "ap50"), ("clean recall", "clean_recall"), ("wrong boxes an image", "fppi")):
-    line(what, plain[key], [one[key] for one in ours])
+print(" " * 26 + "".join(f"{name:>12}" for name in ("undefended", *figures)))
+undefended, ours = figures["default"]["undefended"], [one["defended"] for one in figures.values()]
+for what, key in (("clean AP50", "ap50"), ("clean recall", "clean_recall"), ("false positives per image", "fppi")):
+    line(what, undefended[key], [one[key] for one in ours])
 for where in ("far", "close", "over"):
     line(f"certified recall {where}", 0, [one["certified_recall"][where] for one in ours])
 
@@ -104,4 +93,4 @@ for name in ("undefended", "defended"):
 passes = seeker.masks.forward_passes(*images[0].shape[1::-1])
 print(f"\nSeconds per image, {seeker.masks}")
 for name, count, call in (("undefended", 1, seeker.detector), ("defended", passes, seeker)):
-    print(f"{name:22}{count:4} passes{seconds(call):10.3f}")
+    print(f"{name:26}{count:4} passes{seconds(call):10.3f}")

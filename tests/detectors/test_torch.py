@@ -124,7 +124,7 @@ def test_a_module_shows_its_gradients():
 def test_an_option_that_is_misspelt_is_refused():
     with pytest.raises(TypeError, match="bach"):
         torch_detector(Corner(), bach=2)
-    with pytest.raises(ObjectSeekerError, match="batch must be at least 1, got 0"):
+    with pytest.raises(ObjectSeekerError, match="batch_size must be at least 1, got 0"):
         torch_detector(Corner(), batch_size=0)
 
 
