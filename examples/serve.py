@@ -32,7 +32,7 @@ if result["defense_sha256"] != version:
     sys.exit(f"the server now has another defense, {result['defense_sha256']}: its certificates differ")
 for box in result["detections"]:
     x, y, width, height = box["bbox"]
-    verdict = "certified" if box["anywhere"] else "not certified"  # against the server's --patch, at any position
+    verdict = "certified" if box["anywhere"] else "not certified"  # against the server's --patch-area, at any position
     print(f"{box['category_name']} {box['score']:.2f} at {x:.0f}, {y:.0f}, {width:.0f} x {height:.0f}:", end=" ")
     print(f"{verdict}; the largest square that cannot hide it has {box['largest_square']} pixels per side")
 print("masking recovered boxes" if result["alert"] else "no alert")

@@ -30,7 +30,12 @@ from objectseeker import Bands, Defense
 from objectseeker.demo.samples import samples
 from objectseeker.files.images import load_image
 
-PATIENCE = ["--queue-timeout", "3600", "--receive-timeout", "3600"]  # a process that is stopped knows nothing of it
+PATIENCE = [
+    "--limit",
+    "queue_timeout=3600",
+    "--limit",
+    "receive_timeout=3600",
+]  # a process that is stopped knows nothing of it
 
 LEAVING = 2  # places beside those of the clients that stay
 
@@ -178,8 +183,8 @@ def measure(folder: Path, clients: int, seconds: float, turn: float) -> dict[str
         "defense.json",
         "--port",
         "0",
-        "--max-concurrent-requests",
-        str(clients + LEAVING),
+        "--limit",
+        f"max_concurrent_requests={clients + LEAVING}",
         *PATIENCE,
     ]
     log = (folder / "log").open("w+")

@@ -120,7 +120,8 @@ def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
         ),
         (["detect", "photos", "--out", "mine.py", "-d", "python:mine:detect"], "mine.py"),
         (["check", "python:nothere:f"], "nothere"),
-        (["demo", "--patch", "3", "--masks", "halves:1"], "a patch area is a share"),
+        (["demo", "--patch-area", "3"], "a patch area is a share"),
+        (["demo", "--set", "detector=python:mine:detect"], "the demo uses the built-in detector"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(workplace, arguments, message):
@@ -152,7 +153,7 @@ def test_check_passes_and_fails(workplace):
 
 def test_demo_certifies_the_photographs(tmp_path):
     """With few masks, to be quick; the printed table and the page come from the same rows."""
-    answer = json.loads(run(tmp_path, "demo", "--out", "d", "--masks", "halves:2", "--json").stdout)
+    answer = json.loads(run(tmp_path, "demo", "--out", "d", "--set", "masks=halves:2", "--json").stdout)
     assert len(answer["objects"]) == sum(int((~s.crowd).sum()) for s in samples())
     assert any(row["found_undefended"] for row in answer["objects"])
     assert any(row["certified"]["far"] for row in answer["objects"])

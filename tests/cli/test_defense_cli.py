@@ -93,12 +93,22 @@ def test_the_shell_completes_verbs_settings_and_defenses(tmp_path):
     assert complete(tmp_path, "defense", "s") == ["show", "set"]
     assert complete(tmp_path, "observe", "--set", "mask_") == ["mask_mode=", "mask_threshold="]
     assert complete(tmp_path, "defense", "set", "mine.json", "rule=") == ["rule=paper", "rule=evidence"]
-    assert complete(tmp_path, "attack", "--defense", "") == [*BUILTIN_DEFENSES, "mine.json", "tuned/"]
+    assert complete(tmp_path, "serve", "--defense", "") == [*BUILTIN_DEFENSES, "mine.json", "tuned/"]
+    assert complete(tmp_path, "serve", "--limit", "max_m") == ["max_megapixels="]
     assert complete(tmp_path, "defense", "show", "builtin-") == ["builtin-fast", "builtin-video"]
 
 
 @pytest.mark.parametrize(
-    ("verb", "most"), [("observe", 20), ("check", 12), ("defense new", 20), ("defense show", 20), ("defense set", 20)]
+    ("verb", "most"),
+    [
+        ("observe", 20),
+        ("check", 12),
+        ("serve", 20),
+        ("demo", 12),
+        ("defense new", 20),
+        ("defense show", 20),
+        ("defense set", 20),
+    ],
 )
 def test_a_verb_fits_on_a_screen(verb, most):
     """At most so many options, each with one line of help in a panel, and examples at the end."""

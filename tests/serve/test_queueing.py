@@ -13,6 +13,7 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import fields
 from urllib.request import Request, urlopen
 
 import pytest
@@ -20,6 +21,7 @@ from command import DETECTOR, run
 from serving import Bright, file_of, picture, serving, until
 
 from objectseeker import Halves, ObjectSeeker, Rule
+from objectseeker.cli.serve import LIMITS, serve
 from objectseeker.serve.limits import ClientDisconnectedError, RequestRejectedError, ServerLimits
 from objectseeker.serve.monitoring import Metrics
 from objectseeker.serve.queueing import Workers
@@ -184,7 +186,8 @@ detect.names = ("bright",)
 @contextmanager
 def started(folder):
     """Start the command in its own process; yield it and its first log line."""
-    command = [sys.executable, "-m", "objectseeker.cli", "serve", "-d", "python:held:detect", "--masks", "halves:3"]
+    command = [sys.executable, "-m", "objectseeker.cli", "serve", "-d", "python:held:detect"]
+    command += ["--set", "masks=halves:3"]
     process = subprocess.Popen(
         [*command, "--port", "0"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -237,6 +240,12 @@ def refused(address):
         return True
 
 
+def test_the_help_lists_every_limit_with_its_default():
+    assert tuple(field.name for field in fields(ServerLimits)) == LIMITS
+    for field in fields(ServerLimits):
+        assert f"{field.name}={field.default:g}" in serve.__doc__
+
+
 def test_invalid_options(tmp_path):
     (tmp_path / "mine.py").write_text(DETECTOR)
     options = ["serve", "-d", "python:mine:detect"]
@@ -247,10 +256,12 @@ def test_invalid_options(tmp_path):
         assert "Choose another --host or --port" in run(tmp_path, *options, "--port", port, code=2).stderr
     for given, words in (
         (["--model-name", "a/b"], "--model-name must be letters"),
-        (["--max-concurrent-requests", "0"], "max_concurrent_requests must be at least 1"),
-        (["--queue-timeout", "nan"], "queue_timeout must be finite"),
-        (["--max-megapixels", "1000"], "at most 100"),
-        (["--masks", "rolling:2:halves:4"], "frames of a stream"),
+        (["--limit", "max_concurrent_requests=0"], "max_concurrent_requests must be at least 1"),
+        (["--limit", "queue_timeout=nan"], "queue_timeout must be finite"),
+        (["--limit", "max_megapixels=1000"], "at most 100"),
+        (["--limit", "max_body_mb=much"], "--limit max_body_mb must be a number: got 'much'"),
+        (["--limit", "max_requests=3"], "--limit must be KEY=VALUE: got 'max_requests=3'. Keys are max_concurrent"),
+        (["--set", "masks=rolling:2:halves:4"], "frames of a stream"),
     ):
         refused = run(tmp_path, *options, "--port", "0", *given, code=2)
         assert words in refused.stderr

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from objectseeker import Defense, ObjectSeekerError, Patch, Rule, detectors
+from objectseeker import Defense, ObjectSeekerError, Patch
 from objectseeker.cli._console import notes, warn
-from objectseeker.cli._settings import change_settings, complete_defense, complete_setting, default_defense, read_names
-from objectseeker.core.masks import DEFAULT_FILL
+from objectseeker.cli._settings import change_settings, complete_defense, complete_setting, default_defense
 from objectseeker.core.recipes import Recipe, parse_recipe
-from objectseeker.core.rules import PruningRule
-from objectseeker.core.rules.iou import with_filter_iou
 from objectseeker.core.threats import parse_area
-from objectseeker.core.threshold_schedule import ThresholdSchedule
 
 if TYPE_CHECKING:
     from objectseeker.metrics import EvaluationSettings, ThreatModel
@@ -36,97 +32,11 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that obse
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document instead of tables.", rich_help_panel="Output")
 ]
-Lines = Annotated[int, typer.Option(help="Mask lines per axis; 4 masks each.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectorOptions:
-    """Which detector, and how it sees masked views."""
-
-    detector: Annotated[
-        str | None, typer.Option("--detector", "-d", help=f"One of {', '.join(detectors.SPECS)}. Default: builtin.")
-    ] = None
-    layout: Annotated[
-        str | None, typer.Option(help="RuleKind of an ONNX graph, where it cannot be told from the graph.")
-    ] = None
-    input_size: Annotated[int | None, typer.Option(help="Side of the network input in pixels, where it is free.")] = (
-        None
-    )
-    batch_size: Annotated[int | None, typer.Option(help="Views per forward pass.")] = None
-    mask_mode: Annotated[
-        str | None,
-        typer.Option(
-            help="fill: paint removed pixels over. crop: cut them away, where the network takes any size. drop: leave "
-            "out the tokens of a YOLOS or RF-DETR of transformers."
-        ),
-    ] = None
-    precision: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16, on a GPU.")] = None
-    names: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Class names of an onnx, python or torchvision detector: a line each, by label."
-        ),
-    ] = None
-
-    def given(self) -> tuple[str | None, dict[str, Any]]:
-        """The spec, if one is given, and the options of `Defense` beside it."""
-        options = _given(self)
-        if "names" in options:
-            options["class_names"] = read_names(options.pop("names"))
-        return options.pop("detector", None), options
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskOptions:
-    """Which masks, and what removed pixels become."""
-
-    masks: Annotated[
-        str | None,
-        typer.Option(
-            help="Mask recipe: halves:30, pairs:10, bands:1%, halves:10+bands:1%; of frames rolling:8:halves:30. "
-            "Default: halves:30."
-        ),
-    ] = None
-    fill: Annotated[int | None, typer.Option(help=f"Gray value of removed pixels. Default: {DEFAULT_FILL}.")] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleOptions:
-    """The rule: a defense file, or its settings one by one."""
-
-    defense: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A defense that tune or Defense.save wrote, builtin-fast or builtin-video."),
-    ] = None
-    base_threshold: Annotated[float | None, typer.Option(help="Smallest score of a base box.")] = None
-    mask_threshold: Annotated[float | None, typer.Option(help="Score at which one masked box decides alone.")] = None
-    evidence_threshold: Annotated[float | None, typer.Option(help="Evidence rule: score from which views add up.")] = (
-        None
-    )
-    alpha: Annotated[
-        float | None, typer.Option(help="Instead of --mask-threshold: its lowest value, whatever the base_threshold.")
-    ] = None
-    beta: Annotated[
-        float | None, typer.Option(help="mask_threshold = max(alpha, base_threshold + (1 - base_threshold) * beta).")
-    ] = None
-    evidence_alpha: Annotated[float | None, typer.Option(help="Evidence rule: alpha of evidence_threshold.")] = None
-    evidence_beta: Annotated[float | None, typer.Option(help="Evidence rule: beta of evidence_threshold.")] = None
-    evidence_power: Annotated[float | None, typer.Option(help="Evidence rule: exponent. Default: 1.")] = None
-    filter_ioa: Annotated[
-        float | None, typer.Option(help="Share of a masked box a base box must explain. Default: 0.6.")
-    ] = None
-    edge_factor: Annotated[
-        float | None, typer.Option(help="Factor on scores of boxes cut by their line. Default: 1.")
-    ] = None
-    cluster_distance: Annotated[
-        float | None, typer.Option(help="Boxes whose IoA is at least 1 minus this are one cluster. Default: 0.1.")
-    ] = None
-    classwise: Annotated[bool | None, typer.Option(help="Prune and certify label by label. Default: yes.")] = None
-    filter_iou: Annotated[float | None, typer.Option(help="Use the IoU variant, with this IoU (the paper's: 0.8).")] = (
-        None
-    )
-
-
+PatchArea = Annotated[
+    str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.", rich_help_panel="Threat")
+]
+PatchAspect = Annotated[float, typer.Option(help="Patch width divided by its height.", rich_help_panel="Threat")]
+PatchCount = Annotated[int, typer.Option(help="Number of patches at the same time, 1 or 2.", rich_help_panel="Threat")]
 DefenseName = Annotated[
     Path | None,
     typer.Option(
@@ -205,17 +115,11 @@ class RunDefenseOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreatModelOptions:
-    """The threat model of certificates: the patch, wherever it is, and T."""
+    """The threat model of certificates: the patch at any location, and T."""
 
-    patch_area: Annotated[
-        str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.", rich_help_panel="Threat")
-    ] = "1%"
-    patch_aspect: Annotated[
-        float, typer.Option(help="Patch width divided by its height.", rich_help_panel="Threat")
-    ] = 1.0
-    patch_count: Annotated[
-        int, typer.Option(help="Number of patches at the same time, 1 or 2.", rich_help_panel="Threat")
-    ] = 1
+    patch_area: PatchArea = "1%"
+    patch_aspect: PatchAspect = 1.0
+    patch_count: PatchCount = 1
     certification_threshold: Annotated[
         float | None,
         typer.Option(help="T: overlap with the object to exceed. Default: the rule's.", rich_help_panel="Threat"),
@@ -236,15 +140,9 @@ class ThreatModelOptions:
 class PatchOptions:
     """The threat model of an attack: one kind of patch at one kind of location."""
 
-    patch_area: Annotated[
-        str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.", rich_help_panel="Threat")
-    ] = "1%"
-    patch_aspect: Annotated[
-        float, typer.Option(help="Patch width divided by its height.", rich_help_panel="Threat")
-    ] = 1.0
-    patch_count: Annotated[
-        int, typer.Option(help="Number of patches at the same time, 1 or 2.", rich_help_panel="Threat")
-    ] = 1
+    patch_area: PatchArea = "1%"
+    patch_aspect: PatchAspect = 1.0
+    patch_count: PatchCount = 1
     patch_location: Annotated[
         str, typer.Option(help="Location relative to the object: far, close, over, anywhere.", rich_help_panel="Threat")
     ] = "over"
@@ -336,43 +234,6 @@ def _default(field: Field[Any]) -> Any:
     return inspect.Parameter.empty if field.default is MISSING else field.default
 
 
-def defense_of(detector: DetectorOptions, masks: MaskOptions, rule: RuleOptions) -> Defense:
-    """The defense that the options of a command describe."""
-    if rule.defense is not None:
-        refuse_beside(rule.defense, rule, detector, masks)
-        return Defense.load(rule.defense)
-    known = what_is_observed(detector, masks, None)
-    chosen, follow = _rule_of(rule, known)
-    return replace(known, rule=chosen, threshold_schedule=follow)
-
-
-def defense_of_run(run: Run, rule: RuleOptions, *, point: bool = False) -> Defense:
-    """The defense to apply to a run, bound to its detector and masks: a file's, or the options' rule on the run's own.
-
-    With `point`, --base-threshold chooses an operating point on the curve of a file's rule, and is not refused beside
-    it.
-    """
-    if rule.defense is not None:
-        refuse_beside(rule.defense, replace(rule, base_threshold=None) if point else rule)
-        return run.bind_defense(Defense.load(rule.defense))
-    chosen, follow = _rule_of(rule, run.defense())
-    defense = run.bind_defense(run.defense(chosen, follow))
-    say(defense)
-    return defense
-
-
-def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path | None) -> Defense:
-    """The detector and the masks to observe with, of a defense file or of the options; its rule plays no part."""
-    if file is not None:
-        refuse_beside(file, detector, masks)
-        return Defense.load(file)
-    spec, options = detector.given()
-    spec = "builtin" if spec is None else spec
-    return Defense.for_detector(
-        spec, masks=_masks_of(masks), **options | ({} if masks.fill is None else {"fill": masks.fill})
-    )
-
-
 def parse_operating_point(text: str | None) -> dict[str, Any]:
     """Parse --operating-point: one of clean_recall, fppi and base_threshold, and its value."""
     if text is None:
@@ -409,13 +270,6 @@ def tags_and_slices(run: Run, file: Path | None, slices: list[str] | None) -> tu
     asked = slices or list(tags.columns)
     require_slices(asked, run.vocabulary.dataset_names, tags)
     return tags, asked
-
-
-def refuse_beside_run(folder: Path, *groups: Any) -> None:
-    """A run has its detector and its masks: other ones cannot be named beside it."""
-    given = [name for group in groups for name in _given(group)]
-    if given:
-        raise ObjectSeekerError(f"{folder} has its own detector and masks: leave out {_options(given)}")
 
 
 def read_class_map(text: str) -> dict[str, str]:
@@ -461,45 +315,4 @@ def open_run(folder: Path) -> Run:
 def note_masks(masks: Recipe, patches: int) -> None:
     """Say so where masks are not made for the threat."""
     if patches == 2 and not str(masks).startswith("pairs"):
-        warn(f"{masks} remove one patch each: two are certified where one mask removes both; use --masks pairs:10")
-
-
-def _rule_of(rule: RuleOptions, known: Defense) -> tuple[PruningRule, ThresholdSchedule | None]:
-    """The rule that the options give, else the one known for the detector; and how its scores follow base_threshold."""
-    given = _given(rule)
-    filter_iou = given.pop("filter_iou", None)
-    curve = {name: given.pop(name) for name in ("alpha", "beta", "evidence_alpha", "evidence_beta") if name in given}
-    scores = given.keys() & {"mask_threshold", "evidence_threshold"}
-    if curve and scores:
-        raise ObjectSeekerError(f"give {_options(scores)} or {_options(curve)}, not both: each fixes the other")
-    follow: ThresholdSchedule | None
-    chosen: PruningRule
-    if curve:
-        follow = ThresholdSchedule(**curve)
-        chosen = follow.rule(Rule(**given), given.get("base_threshold", known.rule.base_threshold))
-    elif scores:
-        follow, chosen = None, Rule(**given)
-    else:
-        follow, base_threshold = known.resolved_schedule, given.pop("base_threshold", None)
-        chosen = known.rule if base_threshold is None else follow.rule(known.rule, base_threshold)
-        chosen = chosen.with_settings(**given)
-    return with_filter_iou(chosen, filter_iou), follow
-
-
-def _masks_of(masks: MaskOptions) -> Recipe:
-    return parse_recipe(masks.masks or "halves:30")
-
-
-def refuse_beside(file: Path | None, *groups: Any) -> None:
-    """A defense file says it all: settings beside it are refused."""
-    given = [name for group in groups for name in _given(group) if name != "defense"]
-    if given:
-        raise ObjectSeekerError(f"{file} says it all: leave out {_options(given)}, or the file")
-
-
-def _given(group: Any) -> dict[str, Any]:
-    return {field.name: getattr(group, field.name) for field in fields(group) if getattr(group, field.name) is not None}
-
-
-def _options(names: Any) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+        warn(f"{masks} remove one patch each: for two, masks such as pairs:10 certify more")

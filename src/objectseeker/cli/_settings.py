@@ -24,7 +24,7 @@ MEANINGS = {
     "batch_size": "views per forward pass",
     "masks": "mask recipe: halves:30, pairs:10, bands:1%, or a sum of them",
     "fill": "gray value of removed pixels",
-    "rule": "paper (one masked box suffices) or evidence (views add up)",
+    "rule": "paper (one masked box suffices) or evidence (several combine)",
     "base_threshold": "lowest score of a base box",
     "mask_threshold": "score at which one masked box suffices",
     "evidence_threshold": "score at which a masked box starts to count; none: the paper's rule",

@@ -1,4 +1,4 @@
-"""objectseeker check"""
+"""The command `objectseeker check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""objectseeker defense new | show | set"""
+"""The commands `objectseeker defense new`, `show` and `set`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""objectseeker observe"""
+"""The command `objectseeker observe`."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def observe(
     """Run a detector on every masked view of every image, and store its boxes for all other verbs.
 
     It can be interrupted at any time; the same command resumes, and a larger --limit or --sample enlarges the run.
-    Settings of the rule play no part.
+    Settings of the rule have no effect.
 
     DATASET is coco:FILE.json:IMAGES, coco:ROOT, voc:VOCDEVKIT:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt,
     list:FILE.parquet, or a folder of images; of sequences mot:DIR, cvat:FILE.xml:IMAGES, boxes:DIR, or any other after
@@ -186,7 +186,7 @@ def observe(
 
 
 def _how_far(steps: list[tuple[int, int]]) -> str:
-    """What Ctrl-C leaves."""
+    """Return what an interrupted run has kept."""
     if not steps:
         return "Nothing was observed yet."
     done, total = steps[0]

@@ -1,66 +1,77 @@
-"""objectseeker serve"""
+"""The command `objectseeker serve`."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from objectseeker import Defense, ObjectSeeker, ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, notes, warn
-from objectseeker.cli._options import (
-    DetectorOptions,
-    MaskOptions,
-    RuleOptions,
-    ThreatModelOptions,
-    TrustDetector,
-    defense_of,
-    grouped,
-    note_masks,
-    say,
-)
+from objectseeker.cli._options import DefenseOptions, ThreatModelOptions, TrustDetector, grouped, note_masks, say
+
+if TYPE_CHECKING:
+    from objectseeker.serve.limits import ServerLimits
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+LIMITS = ("max_concurrent_requests", "max_body_mb", "max_megapixels", "queue_timeout", "receive_timeout")
+SERVER = "Server"
+
+
+def complete_limit(incomplete: str) -> list[str]:
+    """Complete the key of a limit."""
+    return [f"{key}=" for key in LIMITS if key.startswith(incomplete)]
 
 
 @app.command()
 @grouped
 def serve(
-    rule: RuleOptions,
-    detector: DetectorOptions,
-    masks: MaskOptions,
+    defense: DefenseOptions,
     threat: ThreatModelOptions,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")] = 8000,
-    model_name: Annotated[str, typer.Option(help="Name of the model in the Open Inference Protocol.")] = "objectseeker",
+    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.", rich_help_panel=SERVER)
+    ] = 8000,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="KEY=VALUE",
+            help="Change a limit on what requests may cost; repeatable. Keys: above.",
+            autocompletion=complete_limit,
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    model_name: Annotated[
+        str, typer.Option(help="Name of the model in the Open Inference Protocol.", rich_help_panel="Advanced")
+    ] = "objectseeker",
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda (every GPU of this machine), or named: cuda:0,cuda:1.")
+        str | None,
+        typer.Option(help="cpu, cuda (all GPUs of this machine), or named: cuda:0,cuda:1.", rich_help_panel="Advanced"),
     ] = None,
     trust_detector: TrustDetector = False,
-    max_concurrent_requests: Annotated[
-        int, typer.Option(help="Requests at a time; the server rejects more with 503.")
-    ] = 32,
-    max_body_mb: Annotated[float, typer.Option(help="Largest request body, in million bytes.")] = 32.0,
-    max_megapixels: Annotated[float, typer.Option(help="Largest image.")] = 50.0,
-    queue_timeout: Annotated[float, typer.Option(help="Seconds an image may wait until detection starts.")] = 30.0,
-    receive_timeout: Annotated[float, typer.Option(help="Seconds to receive a request.")] = 20.0,
 ) -> None:
     """Serve the defended detector over HTTP: the Open Inference Protocol, image files, and a web page.
 
     GET / is a page to drop an image on. POST /detect takes an image file and returns what detect writes; with
-    ?certify=1 also the certificates, against --patch and related options. POST /v2/models/NAME/infer takes tensors, in
-    JSON or in binary form. GET /v2/models/NAME returns the defense; GET /metrics is for Prometheus. Standard output is
-    the log, in JSON lines.
+    ?certify=1 also the certificates, against --patch-area and related options. POST /v2/models/NAME/infer takes
+    tensors, in JSON or in binary form. GET /v2/models/NAME returns the defense; GET /metrics is for Prometheus.
+    Standard output is the log, in JSON lines.
 
     There is no authentication: the server listens on this machine only, unless --host names another address, and
     until then it rejects every Host header but localhost, 127.0.0.1 and --host. Ctrl-C and TERM shut it down
     gracefully: it first answers all admitted requests.
 
+    Limits: max_concurrent_requests=32 (more get status 503), max_body_mb=32, max_megapixels=50 (million pixels of an
+    image), queue_timeout=30 (seconds until detection starts), receive_timeout=20 (seconds to receive a request).
+
     Needs the packages of the extra "serve".
 
     Example:  objectseeker serve --defense tuned/defense.json
+    Example:  objectseeker serve --defense builtin-fast --limit max_megapixels=20 --limit queue_timeout=5
     Example:  curl --data-binary @image.jpg 'http://127.0.0.1:8000/detect?certify=1'
     """
     if not MODEL_NAME.fullmatch(model_name):
@@ -79,19 +90,13 @@ def serve(
         raise ObjectSeekerError(
             f"serve needs a missing package: got no {missing.name}. pip install 'objectseeker[serve]'"
         ) from None
-    limits = ServerLimits(
-        max_concurrent_requests=max_concurrent_requests,
-        max_body_mb=max_body_mb,
-        max_megapixels=max_megapixels,
-        queue_timeout=queue_timeout,
-        receive_timeout=receive_timeout,
-    )
+    server_limits = _server_limits(ServerLimits, limits or ())
     threat_model = threat.threat_model()
     listener = open_listener(host, port)
-    defense = defense_of(detector, masks, rule)
-    seekers = _seekers(defense, device, trust_detector)
+    served = defense.build()
+    seekers = _seekers(served, device, trust_detector)
     loaded: Any = seekers[0].detector
-    bound = defense.with_fingerprint(defense.fingerprint or loaded.fingerprint)
+    bound = served.with_fingerprint(served.fingerprint or loaded.fingerprint)
     passes = 1 + len(bound.masks.masks(SQUARE_SIDE, SQUARE_SIDE))  # rejects masks for streams
     say(bound)
     notes.print(
@@ -100,9 +105,9 @@ def serve(
     note_masks(bound.masks, threat.patch_count)
     model = ServedModel(model_name, bound, loaded.names, threat_model)
     metrics = Metrics(bound.sha256)
-    workers = Workers(seekers, limits, metrics)
+    workers = Workers(seekers, server_limits, metrics)
     hosts = allowed_hosts(listener, host)
-    server = make_server(build_app(model, workers, limits, metrics, hosts=hosts), limits)
+    server = make_server(build_app(model, workers, server_limits, metrics, hosts=hosts), server_limits)
     listener.listen(BACKLOG)  # from here on connections are accepted
     _print_address(host, listener.getsockname()[1], public=hosts is None)
     log_as_json()
@@ -112,6 +117,20 @@ def serve(
     finally:
         workers.close()
     log.info("stopped", extra={"fields": {"answered": server.server_state.total_requests}})
+
+
+def _server_limits(kind: type[ServerLimits], settings: Sequence[str]) -> ServerLimits:
+    """Read KEY=VALUE settings; the class is passed because its module needs the extra "serve"."""
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, _, text = (part.strip() for part in setting.partition("="))
+        if key not in LIMITS:
+            raise ObjectSeekerError(f"--limit must be KEY=VALUE: got {setting[:80]!r}. Keys are {', '.join(LIMITS)}.")
+        try:
+            values[key] = int(text) if key == "max_concurrent_requests" else float(text)
+        except ValueError:
+            raise ObjectSeekerError(f"--limit {key} must be a number: got {text[:80]!r}. Choose another.") from None
+    return kind(**values)
 
 
 def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list[ObjectSeeker]:
@@ -132,6 +151,8 @@ def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list
 
 def _print_address(host: str, port: int, *, public: bool) -> None:
     address = f"[{host}]" if ":" in host else host
-    notes.print(escape(f"Serving at http://{address}:{port}/ (Ctrl-C shuts it down gracefully)"))
+    url = f"http://{address}:{port}/"
+    notes.print(escape(f"Serving at {url} (Ctrl-C shuts it down gracefully)"))
     if public:
         warn("other machines may reach this server, which has no authentication. Put a proxy in front of it.")
+    notes.print(escape(f"Next: curl --data-binary @image.jpg '{url}detect?certify=1'"))
