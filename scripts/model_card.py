@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 from objectseeker import Defense
-from objectseeker.cli._evaluation_tables import caveats, class_rows, overview, title_of
+from objectseeker.cli._evaluation_tables import caveats, class_rows, title_of
 from objectseeker.files.tables import to_markdown
 from objectseeker.metrics import EvaluationSettings, evaluate_images
 from objectseeker.metrics.image_set import under
@@ -31,7 +31,7 @@ def main() -> None:
     found = evaluate_images(
         images, run.vocabulary, EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
     )
-    print(f"{title_of(found)}\n\n{to_markdown(overview(found))}\n\n{to_markdown(class_rows(found))}\n")
+    print(f"{title_of(found)}\n\n{to_markdown(found.rows())}\n\n{to_markdown(class_rows(found))}\n")
     for line in caveats(found):
         print(f"- {line}")
 

@@ -147,7 +147,9 @@ def test_scores_reach_certification_only_through_a_rule():
                 parameters = set(inspect.signature(member).parameters)
             except ValueError:
                 continue
-            assert not parameters & scores, (name, member)
+            # `evaluate` may measure elsewhere on a defense's own curve; its result names the defense of that point.
+            point = {"base_threshold"} if thing is objectseeker.evaluate else set()
+            assert not parameters & (scores - point), (name, member)
     for gone in ("prune", "certify", "iou_prune", "iou_certify"):
         assert not hasattr(objectseeker, gone)
     import objectseeker.core as core

@@ -18,6 +18,9 @@ from objectseeker.gate import gate
 from objectseeker.inference import detect
 
 if TYPE_CHECKING:
+    from objectseeker.metrics.comparison import compare
+    from objectseeker.metrics.evaluation import evaluate
+    from objectseeker.metrics.tuning import tune
     from objectseeker.runs.observe import observe
     from objectseeker.runs.run import Run, open_run
 
@@ -37,16 +40,26 @@ __all__ = [
     "Patch",
     "Rule",
     "Run",
+    "compare",
     "detect",
+    "evaluate",
     "gate",
     "load_image",
     "observe",
     "open_dataset",
     "open_run",
+    "tune",
 ]
 
 # Imported when they are first used: they need pyarrow, which detecting does not.
-_LAZY = {"Run": "runs.run", "observe": "runs.observe", "open_run": "runs.run"}
+_LAZY = {
+    "Run": "runs.run",
+    "compare": "metrics.comparison",
+    "evaluate": "metrics.evaluation",
+    "observe": "runs.observe",
+    "open_run": "runs.run",
+    "tune": "metrics.tuning",
+}
 
 
 def __getattr__(name: str) -> Any:

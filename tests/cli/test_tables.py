@@ -52,7 +52,7 @@ def test_files_are_tables_whatever_the_names(evaluation, tmp_path):
 
 
 def test_undefended_is_next_to_defended_with_intervals_and_definitions_on_request(evaluation):
-    rows = {row[""]: row for row in evaluation_tables.overview(evaluation)}
+    rows = {row[""]: row for row in evaluation.rows()}
     assert rows["AP50"]["undefended"].startswith(f"{evaluation.undefended.ap50:.1f} (")
     interval = evaluation.intervals["defended.certified_recall.far"]
     share = evaluation.defended.certified_recall()["far"]

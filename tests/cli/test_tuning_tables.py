@@ -7,7 +7,7 @@ import pytest
 from evaluation_cases import VOCABULARY, image, noisy
 
 from objectseeker.cli import _tuning_tables as frontier
-from objectseeker.metrics import SearchSpace, SearchSpec, sweeps, tune
+from objectseeker.metrics import SearchSpace, SearchSpec, sweeps, tune_images
 
 RECALL = 0.9
 
@@ -16,7 +16,7 @@ RECALL = 0.9
 def tuning():
     choices = SearchSpace((0.6,), (1.0,), (0.1,))
     search = SearchSpec(mask_floor=0.15, clean_recall=RECALL, max_ap_loss=5.0, losses=(20.0,), choices=choices)
-    return tune(noisy(4, 12), VOCABULARY, search)
+    return tune_images(noisy(4, 12), VOCABULARY, search)
 
 
 def test_both_rules_stand_side_by_side_at_every_loss(tuning):
@@ -61,7 +61,7 @@ def test_what_the_held_out_half_does_not_reach_is_said(tmp_path):
     blind = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])
     first = sweeps.split(2, 2, 0)[0][0]
     search = SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
-    found = tune([seen, blind] if first == 0 else [blind, seen], VOCABULARY, search)
+    found = tune_images([seen, blind] if first == 0 else [blind, seen], VOCABULARY, search)
     (why,) = frontier.tuning_caveats(found)
     assert "reaches a clean recall of at most 50.0 %" in why
     assert frontier.render_tuning(found)[-1] == why

@@ -9,8 +9,7 @@ import pytest
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, noisy
 
 from objectseeker import Defense, Halves, ObjectSeekerError, Rule
-from objectseeker.cli._evaluation_tables import comparison_rows
-from objectseeker.metrics import ImageSet, SearchSpace, SearchSpec, ThreatModel, evaluate_images, tune
+from objectseeker.metrics import ImageSet, SearchSpace, SearchSpec, ThreatModel, evaluate_images, tune_images
 from objectseeker.metrics.comparison import MeasuredRun, _difference, compare, cross_tune, same_objects
 from objectseeker.metrics.evaluation import evaluation_metrics
 from objectseeker.metrics.sweeps import split
@@ -80,7 +79,7 @@ class TestCrossTuned:
         found = cross_tune(images, VOCABULARY, SEARCH)
         halves = split(14, 2, SEARCH.seed)
         for half, evaluation, trial in zip((0, 1), found.evaluations, found.searched, strict=True):
-            best = tune(
+            best = tune_images(
                 images,
                 VOCABULARY,
                 SearchSpec(**{name: getattr(SEARCH, name) for name in SEARCH.__slots__} | {"half": half}),
@@ -133,7 +132,7 @@ def test_runs_are_compared_with_the_first(options):
     ]
     assert all(one["value"] == 0 for one in content["differences"][0]["metrics"].values())
     assert len(comparison.caveats()) == 1
-    rows = comparison_rows(comparison)
+    rows = comparison.rows()
     assert list(rows[0]) == ["", "plain (1)", "plain (2)", "other", "plain (2) - plain (1)", "other - plain (1)"]
     assert len(steps) >= 38
     if "cross_tune" not in options:

@@ -19,7 +19,7 @@ from evaluation_cases import (
 )
 
 from objectseeker import ObjectSeekerError
-from objectseeker.metrics import BASE_THRESHOLDS, SearchSpace, SearchSpec, evaluate_images, sweeps, tune
+from objectseeker.metrics import BASE_THRESHOLDS, SearchSpace, SearchSpec, evaluate_images, sweeps, tune_images
 from objectseeker.metrics.curves import Curve
 
 IMAGES = run(5, 5, generous=1.0, lines=3)
@@ -119,7 +119,7 @@ def test_a_search_at_so_many_fppi_keeps_them():
     images = noisy(4, 8)
     one = SearchSpace((0.6,), (1.0,), (0.1,))
     search = SearchSpec(mask_floor=0.2, fppi=0.2, losses=(), max_ap_loss=20, families=("paper",), choices=one)
-    tuning = tune(images, VOCABULARY, search)
+    tuning = tune_images(images, VOCABULARY, search)
     best = tuning.best
     for half, trial in zip(sweeps.split(8, 2, 0), (best.searched, best.held_out), strict=True):
         table = evaluated([images[n] for n in half], best.settings)
@@ -131,7 +131,7 @@ def test_a_search_at_so_many_fppi_keeps_them():
         dataclasses.replace(search, clean_recall=0.5)
     never = [image([(0, 0, 9, 9, 1.0, 0)], [(50, 50, 60, 60, 0)])] * 4
     with pytest.raises(ObjectSeekerError, match=r"no setting gives at most 0.2 .*; the fewest .* are 1, so allow more"):
-        tune(never, VOCABULARY, search)
+        tune_images(never, VOCABULARY, search)
 
 
 def test_several_processes_give_the_same_to_the_last_bit():

@@ -8,7 +8,7 @@ from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._tuning_tables import tuning_caveats
-from objectseeker.metrics import EvaluationSettings, SearchSpace, SearchSpec, evaluate_images, sweeps, tune
+from objectseeker.metrics import EvaluationSettings, SearchSpace, SearchSpec, evaluate_images, sweeps, tune_images
 from objectseeker.metrics.tuning import COARSE, MAX_USUAL_FPPI, HillClimb, Trial, grid, moves
 
 IMAGES = 20
@@ -28,7 +28,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def tuning(images):
-    return tune(images, VOCABULARY, SEARCH)
+    return tune_images(images, VOCABULARY, SEARCH)
 
 
 def test_what_is_reported_is_what_evaluation_says_of_each_half(images, tuning):
@@ -149,7 +149,7 @@ def test_choices_move_to_their_neighbors():
 def test_the_result_is_plain_and_repeatable(images, tuning):
     assert json.loads(json.dumps(tuning.to_dict())) == tuning.to_dict()
     seen = []
-    again = tune(images, VOCABULARY, dataclasses.replace(SEARCH, families=("paper",)), on_trial=seen.append)
+    again = tune_images(images, VOCABULARY, dataclasses.replace(SEARCH, families=("paper",)), on_trial=seen.append)
     assert again.families["paper"].to_dict() == tuning.families["paper"].to_dict()
     assert tuple(seen) == again.trials
     assert [trial.to_row() for trial in seen] == [trial.to_row() for trial in tuning.trials[: len(seen)]]
@@ -178,10 +178,10 @@ def test_a_defense_is_made_of_what_was_chosen(images, tuning):
 def test_a_clean_recall_that_nobody_asked_for_is_lowered_to_what_is_reached():
     half_seen = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)], number=n) for n in range(4)]
     search = SearchSpec(mask_floor=0.1, families=("paper",), losses=())
-    found = tune(half_seen, VOCABULARY, search)
+    found = tune_images(half_seen, VOCABULARY, search)
     assert found.search.recall == found.best.settings.clean_recall == 0.5
     assert found.remarks == ("clean recall 80% is not reached: searched at the highest that is, 50%",)
-    assert tune(half_seen, VOCABULARY, dataclasses.replace(search, clean_recall=0.4)).remarks == ()
+    assert tune_images(half_seen, VOCABULARY, dataclasses.replace(search, clean_recall=0.4)).remarks == ()
 
 
 def test_a_recall_that_is_bought_with_fppi_is_said_to_be():
@@ -189,10 +189,10 @@ def test_a_recall_that_is_bought_with_fppi_is_said_to_be():
     truth = [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)]
     faint = [image([sure, (50, 50, 60, 60, 0.04, 0), *wrong], truth, number=n) for n in range(4)]
     search = SearchSpec(mask_floor=0.1, families=("paper",), losses=())
-    bought = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.9))
+    bought = tune_images(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.9))
     assert bought.best.searched.outcome.fppi == MAX_USUAL_FPPI + 1
     assert "gives 11 wrong boxes an image from a score of 0.04 on: ask for fewer with" in tuning_caveats(bought)[-1]
-    modest = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
+    modest = tune_images(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
     assert modest.best.fppi_warning is None
     assert not any("wrong boxes" in remark for remark in tuning_caveats(modest))
 
@@ -201,7 +201,7 @@ def test_a_half_that_does_not_reach_the_recall_says_so():
     seen = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])
     blind = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])
     order = [seen, blind] if sweeps.split(2, 2, 0)[0][0] == 0 else [blind, seen]
-    found = tune(order, VOCABULARY, SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9))
+    found = tune_images(order, VOCABULARY, SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9))
     assert found.best.held_out.outcome.point is None
     why = (
         "the half that was not searched reaches a clean recall of at most 50.0 %, so nothing is certified at 90% there"
@@ -219,7 +219,7 @@ def test_one_place_and_several_filters(images):
         losses=(),
         choices=SearchSpace(filter_ioa=(0.7, 0.5)),
     )
-    chosen = tune(images, VOCABULARY, search)
+    chosen = tune_images(images, VOCABULARY, search)
     assert set(chosen.families) == {"paper"}
     assert {trial.settings.rule.filter_ioa for trial in chosen.trials} == {0.7, 0.5}
     assert chosen.best.searched.certified_mean == chosen.best.searched.outcome.certified_recall()["over"]
@@ -244,9 +244,9 @@ def test_searches_without_a_result_say_why():
     blind = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])] * 4
     search = SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
     with pytest.raises(ObjectSeekerError, match=r"clean recall of 90 %; the highest is 50.00 %"):
-        tune(blind, VOCABULARY, search)
+        tune_images(blind, VOCABULARY, search)
     with pytest.raises(ObjectSeekerError, match=r"loses at most -1 points of AP50; the smallest loss found is 0.00"):
-        tune(blind, VOCABULARY, dataclasses.replace(search, clean_recall=0.5, max_ap_loss=-1.0))
+        tune_images(blind, VOCABULARY, dataclasses.replace(search, clean_recall=0.5, max_ap_loss=-1.0))
 
 
 def test_bad_requests_are_refused(images):
@@ -260,4 +260,4 @@ def test_bad_requests_are_refused(images):
         with pytest.raises(ObjectSeekerError, match=message):
             SearchSpec(**({"mask_floor": 0.1} | options))
     with pytest.raises(ObjectSeekerError, match="1 images cannot be split"):
-        tune(images[:1], VOCABULARY, SearchSpec(mask_floor=0.1))
+        tune_images(images[:1], VOCABULARY, SearchSpec(mask_floor=0.1))

@@ -10,8 +10,6 @@ from objectseeker.cli._console import terminal_table
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
-from objectseeker.metrics.comparison import Comparison
-from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 from objectseeker.metrics.evaluation import Evaluation
 from objectseeker.metrics.settings import certification_threshold_of, describe_operating_point
 from objectseeker.metrics.slices import SliceMetrics, describe_worst, worst_slices
@@ -42,59 +40,6 @@ RECALLS = {  # of attacked objects, by name
     "recall under attack": "recall_under_attack",
     "certified recall": "certified_recall",
 }
-
-ROWS = {
-    "AP50": "ap50",
-    "AP50 lost": "ap50_loss",
-    "clean recall": "clean_recall",
-    "FPPI": "fppi",
-    **{f"certified {location}": f"certified_recall.{location}" for location in PATCH_LOCATIONS},
-    "guaranteed to remain": "joint_certified_recall",
-    "spurious boxes per image": "spurious_per_image",
-    "false alerts": "false_alert_rate",
-}
-PER_IMAGE = ("fppi", "spurious_per_image")
-
-
-def overview(found: Evaluation) -> list[dict[str, str]]:
-    """One row per metric, undefended next to defended, with intervals where there are any."""
-    values = found.to_dict()
-    return [
-        {"": label} | {name: _cell(found.intervals, name, key, values[name]) for name in ("undefended", "defended")}
-        for label, key in ROWS.items()
-    ]
-
-
-def _cell(intervals: Mapping[str, ConfidenceInterval], detector: str, key: str, values: Mapping[str, Any]) -> str:
-    outer, _, inner = key.partition(".")
-    value = values.get(outer)
-    value = value.get(inner) if isinstance(value, Mapping) else value
-    return "" if value is None else _with_interval(key, value, intervals.get(f"{detector}.{key}"))
-
-
-def _with_interval(key: str, value: float, interval: ConfidenceInterval | None) -> str:
-    shown = per_image if key in PER_IMAGE else percent
-    if interval is None or not interval.known:
-        return shown(value)
-    return f"{shown(value)} ({shown(interval.low)} to {shown(interval.high)})"
-
-
-def comparison_rows(comparison: Comparison) -> list[dict[str, str]]:
-    """One row per metric: every run, then what each has more than the first one."""
-    rows = []
-    for label, key in {
-        "AP50 undefended": "undefended.ap50",
-        **{one: f"defended.{key}" for one, key in ROWS.items()},
-    }.items():
-        short = key.partition(".")[2]
-        columns = {run.name: run.intervals for run in comparison.runs}
-        columns |= {f"{one.run} - {one.against}": one.metrics for one in comparison.differences}
-        cells = {
-            name: _with_interval(short, known[key].value, known[key]) if key in known and known[key].known else "-"
-            for name, known in columns.items()
-        }
-        rows.append({"": label} | cells)
-    return rows
 
 
 def class_rows(found: Evaluation) -> list[dict[str, str]]:
@@ -188,7 +133,7 @@ def for_terminal(
 ) -> list[Any]:
     """What `evaluate` prints."""
     return [
-        terminal_table(title_of(found), overview(found)),
+        terminal_table(title_of(found), found.rows()),
         *caveats(found),
         *attack_for_terminal(attacked),
         *slices_for_terminal(slices),
@@ -274,7 +219,7 @@ def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Seq
     if slices:
         save_text(out / "slices.csv", to_csv([one.to_row() for one in slices]))
     text = [
-        to_markdown(overview(found)),
+        to_markdown(found.rows()),
         "\n".join(f"- {line}" for line in [title_of(found), *caveats(found), *explain(found)]),
         *attack_in_markdown(attacked),
         to_markdown(class_rows(found)),

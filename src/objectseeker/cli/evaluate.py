@@ -152,7 +152,6 @@ def _compare(
     as_json: bool,
 ) -> None:
     """Measure several runs alike, or each under rules tuned on its own halves, and print their differences."""
-    from objectseeker.cli import _evaluation_tables as tables
     from objectseeker.files.atomic import save_json, save_text
     from objectseeker.files.tables import to_csv
     from objectseeker.metrics.comparison import compare
@@ -163,7 +162,7 @@ def _compare(
     defenses = [options.build(run) for run in runs] if cross_tune is None else None
     with progress("evaluating", 0) as bar:
         found = compare(runs, defenses, threat=threat, **point, cross_tune=cross_tune, masks=masks, on_step=bar.advance)
-    rows = tables.comparison_rows(found)
+    rows = found.rows()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         save_json(out / "comparison.json", found.to_dict())

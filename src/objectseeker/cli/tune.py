@@ -87,15 +87,7 @@ def tune(
     point = parse_operating_point(operating_point)
     if "base_threshold" in point:
         raise ObjectSeekerError(f"tune searches at clean_recall or fppi: got --operating-point {operating_point}")
-    search = SearchSpec(
-        threat=threat.threat_model(),
-        **point,
-        max_ap_loss=max_ap_loss,
-        mask_floor=stored.manifest.observation_settings.mask_floor,
-        base_floor=stored.manifest.observation_settings.base_floor,
-        seed=seed,
-        choices=_search_space(settings or ()),
-    )
+    space = _search_space(settings or ())
     if masks and not passes:
         raise ObjectSeekerError(f"--masks {masks[0]} chooses among the run's masks: give --passes, too")
     if processes != 1 and not passes:
@@ -103,18 +95,19 @@ def tune(
     tagged, asked = tags_and_slices(stored, tags, slices)
     if asked and passes:
         raise ObjectSeekerError(f"--by {asked[0]} is about one rule: omit --passes, or evaluate what it chose")
-    loadable = stored.manifest.detector_spec is not None
-    if not loadable:
+    if stored.manifest.detector_spec is None:
         warn("the run does not say how its detector is loaded: what is found is shown, but no defense is written")
+    limits: dict[str, Any] = {"max_ap_loss": max_ap_loss, "threat": threat.threat_model(), "seed": seed, **point}
     if passes:
+        floors = stored.manifest.observation_settings
+        search = SearchSpec(mask_floor=floors.mask_floor, base_floor=floors.base_floor, choices=space, **limits)
         _within_passes(stored, search, passes, masks or [], processes, out, as_json)
         return
     with progress("settings tried", 0) as bar:
-        tuning = metrics.tune(stored.images(), stored.vocabulary, search, on_trial=bar.count)
-    rule = tuning.chosen[0]
+        tuning = metrics.tune(stored, search_space=space, on_trial=bar.count, **limits)
+    rule, defense = tuning.chosen[0], tuning.defense
     if rule.base_threshold < stored.manifest.observation_settings.base_floor:
         warn(f"base_threshold {rule.base_threshold} is below the lowest score that the run stores of base boxes")
-    defense = stored.defense(*tuning.chosen) if loadable else None
     rows = _sliced(stored, tuning, tagged, asked) if asked else []
     if out is not None:
         save_tuning(out, tuning, rows)
@@ -122,7 +115,7 @@ def tune(
             defense.save(out / "defense.json")
         _note_plots()
     if as_json:
-        print_json(tuning_dict(tuning, rows) | {"defense": None if defense is None else defense.to_public_dict()})
+        print_json(tuning_dict(tuning, rows))
         return
     _print(render_tuning(tuning, rows))
     if defense is None:

@@ -1,10 +1,11 @@
-"""Rows as CSV and Markdown, and numbers as cells."""
+"""Rows as CSV, Markdown and HTML, and numbers as cells."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from typing import Any
 
 from objectseeker.errors import sanitize_line
@@ -31,6 +32,17 @@ def to_markdown(rows: Sequence[Mapping[str, str]]) -> str:
     lines = [columns, *([row[column] for column in columns] for row in rows)]
     first, *rest = ["| " + " | ".join(map(_escape_markdown, cells)) + " |" for cells in lines]
     return "\n".join([first, "|" + "---|" * len(columns), *rest])
+
+
+def to_html(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows as an HTML table, for a notebook."""
+    if not rows:
+        return ""
+
+    def line(cells: Iterable[Any], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(sanitize_line(str(cell)))}</{tag}>" for cell in cells) + "</tr>"
+
+    return "<table>" + line(rows[0], "th") + "".join(line(row.values(), "td") for row in rows) + "</table>"
 
 
 def _escape_markdown(cell: str) -> str:

@@ -11,7 +11,7 @@ from objectseeker.metrics.evaluation import DefendedOutcome, Evaluation, evaluat
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.object_certificates import ObjectCertificate, certify_images
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
-from objectseeker.metrics.tuning import SearchSpace, SearchSpec, TuningResult, tune
+from objectseeker.metrics.tuning import SearchSpace, SearchSpec, TuningResult, tune, tune_images
 
 __all__ = [
     "BASE_THRESHOLDS",
@@ -29,4 +29,5 @@ __all__ = [
     "evaluate",
     "evaluate_images",
     "tune",
+    "tune_images",
 ]

@@ -19,15 +19,23 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.tables import to_html
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
-from objectseeker.metrics.evaluation import Evaluation, evaluate, evaluate_images, evaluation_metrics
+from objectseeker.metrics.evaluation import (
+    ROWS,
+    Evaluation,
+    evaluate,
+    evaluate_images,
+    evaluation_metrics,
+    format_with_interval,
+)
 from objectseeker.metrics.image_set import under
 from objectseeker.metrics.metric import Metric, difference_interval
 from objectseeker.metrics.parallel import OnImage
 from objectseeker.metrics.settings import ThreatModel
 from objectseeker.metrics.sweeps import split
 from objectseeker.metrics.tally import Tally
-from objectseeker.metrics.tuning import SearchSpec, Trial, tune
+from objectseeker.metrics.tuning import SearchSpec, Trial, tune_images
 from objectseeker.runs.run import Run
 
 
@@ -73,6 +81,19 @@ class Comparison:
             if not one.paired
         ]
 
+    def rows(self) -> list[dict[str, str]]:
+        """Return a table: one row per metric, every run, then what each has more than the first one."""
+        keys = {"AP50 undefended": "undefended.ap50"} | {label: f"defended.{key}" for label, key in ROWS.items()}
+        columns = {run.name: run.intervals for run in self.runs}
+        columns |= {f"{one.run} - {one.against}": one.metrics for one in self.differences}
+        return [
+            {"": label} | {name: _cell(known.get(key), key.partition(".")[2]) for name, known in columns.items()}
+            for label, key in keys.items()
+        ]
+
+    def _repr_html_(self) -> str:
+        return to_html(self.rows())
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON."""
         return {
@@ -92,6 +113,10 @@ class Comparison:
                 for one in self.differences
             ],
         }
+
+
+def _cell(metric: ConfidenceInterval | None, key: str) -> str:
+    return "-" if metric is None or not metric.known else format_with_interval(key, metric.value, metric)
 
 
 def _plain(intervals: Mapping[str, ConfidenceInterval]) -> dict[str, Any]:
@@ -265,7 +290,7 @@ def cross_tune(
     halves = split(len(images), 2, search.seed)
     evaluations, searched = [], []
     for half in (0, 1):
-        tuning = tune(images, label_map, replace(search, half=half), on_trial=on_trial)
+        tuning = tune_images(images, label_map, replace(search, half=half), on_trial=on_trial)
         held_out = [images[n] for n in halves[1 - half]]
         evaluation = evaluate_images(held_out, label_map, tuning.best.settings, intervals=False, on_image=on_image)
         if evaluation.defended.point is None:

@@ -18,6 +18,7 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.tables import per_image, percent, to_html
 from objectseeker.metrics import metric
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 from objectseeker.metrics.curves import Curve
@@ -32,8 +33,22 @@ from objectseeker.metrics.settings import (
     ThreatModel,
     describe_fppi,
 )
+from objectseeker.metrics.slices import NO_TAGS, ImageTags, SliceMetrics, measure_slices
 from objectseeker.metrics.tally import RunTally, Tally, TallyRequest, tally_images
 from objectseeker.runs.run import Run
+
+# Rows of tables: their labels, and the metrics in them.
+ROWS = {
+    "AP50": "ap50",
+    "AP50 lost": "ap50_loss",
+    "clean recall": "clean_recall",
+    "FPPI": "fppi",
+    **{f"certified {location}": f"certified_recall.{location}" for location in PATCH_LOCATIONS},
+    "guaranteed to remain": "joint_certified_recall",
+    "spurious boxes per image": "spurious_per_image",
+    "false alerts": "false_alert_rate",
+}
+PER_IMAGE = ("fppi", "spurious_per_image")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,6 +224,27 @@ class Evaluation:
         """What a reader of the metrics must know."""
         caveat = self.defended.caveat()
         return [] if caveat is None else [caveat]
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return a table: one row per metric, undefended next to defended, with intervals where there are any."""
+        values = self.to_dict()
+        names = ("undefended", "defended")
+        return [
+            {"": label} | {name: self._cell(name, key, values[name]) for name in names} for label, key in ROWS.items()
+        ]
+
+    def by(self, *columns: str, tags: ImageTags = NO_TAGS) -> list[SliceMetrics]:
+        """Return the metrics slice by slice: of "class", of "size", or of a column of the images' tags."""
+        return measure_slices(self.tally, tags, columns, self.settings.threat)
+
+    def _cell(self, detector: str, key: str, values: Mapping[str, Any]) -> str:
+        outer, _, inner = key.partition(".")
+        value = values.get(outer)
+        value = value.get(inner) if isinstance(value, Mapping) else value
+        return "" if value is None else format_with_interval(key, value, self.intervals.get(f"{detector}.{key}"))
+
+    def _repr_html_(self) -> str:
+        return to_html(self.rows())
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON."""
@@ -483,3 +519,11 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, Metric]:
             metrics["defended.joint_certified_recall"] = metric.joint_certified_recall(threat)
         metrics["defended.false_alert_rate"] = metric.false_alert_rate
     return metrics
+
+
+def format_with_interval(key: str, value: float, interval: ConfidenceInterval | None) -> str:
+    """Format a metric, with the ends of its interval where it is known."""
+    shown = per_image if key in PER_IMAGE else percent
+    if interval is None or not interval.known:
+        return shown(value)
+    return f"{shown(value)} ({shown(interval.low)} to {shown(interval.high)})"

@@ -36,7 +36,7 @@ from objectseeker.metrics.tuning import (
     TunedRule,
     TuningResult,
     relax_target,
-    tune,
+    tune_images,
     with_scores,
 )
 from objectseeker.runs.run import Run, open_run
@@ -245,7 +245,7 @@ class RecipeSearcher:
         """What `tune` finds, which begins with what the line gave; or why it finds nothing."""
         recipe, search = tried.candidate.recipe, replace(self._search, starts=(tried.settings,))
         try:
-            found = tune(under(self._images, recipe), self._vocabulary, search, on_trial=self._on_setting)
+            found = tune_images(under(self._images, recipe), self._vocabulary, search, on_trial=self._on_setting)
         except ObjectSeekerError as error:
             return f"{recipe}: {error}"
         return replace(found, trials=())  # large, and of no use to anybody who waits for it

@@ -20,13 +20,16 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rules import PruningRule, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
 from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
+from objectseeker.files.tables import percent, to_html
 from objectseeker.metrics.curves import Curve, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
 from objectseeker.metrics.evaluation import DefendedOutcome
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, describe_fppi, require_seed
 from objectseeker.metrics.sweeps import split
+from objectseeker.runs.run import Run
 
 RuleKind = Literal["paper", "evidence"]
 RecallOf = Literal["defended", "undefended"]
@@ -139,6 +142,7 @@ class TuningResult:
     frontier: dict[RuleKind, tuple[TunedRule, ...]]
     trials: tuple[Trial, ...]
     remarks: tuple[str, ...] = ()
+    defense: Defense | None = None  # with the best rule, where the run says how its detector is loaded
 
     @property
     def best(self) -> TunedRule:
@@ -155,8 +159,17 @@ class TuningResult:
         assert point is not None  # otherwise it would not be the best
         return point.rule, follow
 
+    def _repr_html_(self) -> str:
+        names = ("ap50", "ap50_loss", "clean_recall", "fppi", "certified_far", "certified_close", "certified_over")
+        halves = {"searched": self.best.searched.figures(), "held out": self.best.held_out.figures()}
+        return to_html(
+            [{"": name} | {half: percent(values[name]) for half, values in halves.items()} for name in names]
+        )
+
     def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, ready for JSON."""
         return {
+            "defense": None if self.defense is None else self.defense.to_public_dict(),
             "best": self.best.to_dict(),
             "families": {family: tuned.to_dict() for family, tuned in self.families.items()},
             "frontier": {family: [one.to_dict() for one in points] for family, points in self.frontier.items()},
@@ -275,6 +288,55 @@ class SearchSpec:
 
 
 def tune(
+    run: Run,
+    *,
+    max_ap_loss: float = 1.0,
+    clean_recall: float | None = None,
+    fppi: float | None = None,
+    threat: ThreatModel | None = None,
+    search_space: SearchSpace | None = None,
+    seed: int = 0,
+    on_trial: Callable[[Trial], None] | None = None,
+) -> TuningResult:
+    """Search the rule that certifies most within a clean AP loss, on one half of a run; measure it on the other half.
+
+    Args:
+        run: What `observe` or `open_run` returned.
+        max_ap_loss: Points of AP50 that may be lost against the undefended detector.
+        clean_recall: Certify most at this clean recall, a fraction. Default: 0.8, or the highest that is reached.
+        fppi: Certify most with at most this many false positives per image instead.
+        threat: The patch to certify against. Default: one square patch of 1 % of the image.
+        search_space: The values to choose from besides thresholds.
+        seed: Seed of the split into halves.
+        on_trial: Called whenever a setting was tried.
+
+    Returns:
+        The best rule of each kind on both halves, the frontier, and `defense`, which can be saved.
+
+    Raises:
+        ObjectSeekerError: No rule keeps within the limits.
+
+    Example:
+        >>> from objectseeker import open_run, tune
+        >>> tune(open_run("runs/voc")).defense.save("defense.json")  # doctest: +SKIP
+    """
+    stored = run.manifest.observation_settings
+    search = SearchSpec(
+        mask_floor=stored.mask_floor,
+        base_floor=stored.base_floor,
+        threat=ThreatModel() if threat is None else threat,
+        clean_recall=clean_recall,
+        fppi=fppi,
+        max_ap_loss=max_ap_loss,
+        choices=SearchSpace() if search_space is None else search_space,
+        seed=seed,
+    )
+    result = tune_images(run.images(), run.vocabulary, search, on_trial=on_trial)
+    loadable = run.manifest.detector_spec is not None
+    return replace(result, defense=run.defense(*result.chosen) if loadable else None)
+
+
+def tune_images(
     images: Sequence[ObservedImage],
     vocabulary: LabelMap,
     search: SearchSpec,
