@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from objectseeker import Defense
-from objectseeker.cli import app
+from objectseeker.cli._app import commands, program
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -23,11 +22,19 @@ def test_the_python_example_runs_as_it_stands(tmp_path):
     assert Defense.load(tmp_path / "defense.json").detector == "builtin"
 
 
-def test_every_command_of_the_table_is_known():
-    """Verbs and options of README's commands exist: each is asked for its help."""
-    commands = re.findall(r"`objectseeker ([a-z-]+)", README.read_text())
-    for command in set(commands):
-        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0, command
+ROOT = README.parent
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), *(ROOT / "examples").rglob("*.sh")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_printed_command_has_a_known_verb_and_known_options(page):
+    verbs = commands(program())
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for words, rest in re.findall(r"(?:^|`|\$ )objectseeker ((?:defense )?[a-z]+)\b([^\n`|#]*)", text, re.M):
+        assert words in verbs, words
+        known = {option for one in verbs[words].params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+        unknown = set(re.findall(r"(?<![\w-])--[a-z-]+", rest)) - known
+        assert not unknown, f"{page.name}: objectseeker {words}{rest}"
 
 
 SCRIPTS = README.parent / "scripts"
