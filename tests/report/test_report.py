@@ -697,7 +697,7 @@ def test_data_without_labels_on_the_command_line(tmp_path):
         "boxes.csv",
     )
     assert "certified far: 1 of 1 output boxes" in done.stdout
-    assert "no recall: an image that is already attacked may hide objects" in done.stdout
+    assert "no recall: an image that is already attacked may hide objects" in done.stderr
     (row,) = csv.DictReader((tmp_path / "boxes.csv").open())
     assert (row["object_source"], row["class"], row["x1"], row["score"]) == ("output", "bright", "20.0", "0.9")
     answer = json.loads(
