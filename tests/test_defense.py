@@ -135,7 +135,11 @@ def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypa
         (lambda c: c | {"masks": "thirds:1"}, "cannot read the masks 'thirds:1'"),
         (lambda c: c | {"rule": c["rule"] | {"mask_threshold": 0.9}}, "was edited"),
         (lambda c: c | {"rule": c["rule"] | {"mask_threshold": 7}}, "mask_threshold must lie within"),
-        (lambda c: c | {"rule": c["rule"] | {"mask": 7}}, "cannot be read"),
+        (lambda c: c | {"rule": c["rule"] | {"mask": 7}}, "its rule has unknown settings: got mask"),
+        (
+            lambda c: c | {"rule": c["rule"] | {"kind": "best"}},
+            "its rule has an unknown kind: got 'best'. Use evidence, iou",
+        ),
         (lambda c: c | {"rule": 5}, "settings by name"),
         (lambda c: c | {"detector": "magic:x"}, "unknown detector 'magic:x'"),
         (lambda c: [c], "is not a defense file"),
@@ -325,7 +329,8 @@ def test_an_unknown_setting_or_value_is_rejected(setting):
 
 def test_every_setting_of_the_file_can_be_set():
     content = Defense.for_detector("builtin").to_dict()
-    keys = content.keys() - {"rule", "threshold_schedule", "format", "fingerprint", "sha256"} | content["rule"].keys()
+    keys = content.keys() - {"rule", "threshold_schedule", "format", "fingerprint", "sha256"}
+    keys |= content["rule"].keys() - {"kind"}
     assert keys | content["threshold_schedule"].keys() | {"filter_iou", "rule"} == set(SETTINGS)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from objectseeker import codec, detectors
 from objectseeker.core.masks import DEFAULT_FILL, require_gray
 from objectseeker.core.recipes import Halves, Recipe, parse_recipe, require_recipe
-from objectseeker.core.rules import IouRule, PruningRule, Rule
+from objectseeker.core.rules import PruningRule, Rule, rule_from_dict, rule_setting_names
 from objectseeker.core.rules.iou import with_filter_iou
 from objectseeker.core.seeker import Detector, ObjectSeeker
 from objectseeker.core.threshold_schedule import ThresholdSchedule
@@ -194,7 +194,7 @@ class Defense:
             | {
                 "detector": self.detector_name,
                 "masks": str(self.masks),
-                "rule": asdict(self.rule),
+                "rule": self.rule.to_dict(),
                 "threshold_schedule": follow,
             }
         )
@@ -216,7 +216,7 @@ class Defense:
             raise ObjectSeekerError(f"{source} {what}: write it with Defense.save or objectseeker tune")
         try:
             values["masks"] = parse_recipe(values["masks"])
-            values["rule"] = _rule_of(values["rule"])
+            values["rule"] = rule_from_dict(values["rule"])
             if values.get("threshold_schedule") is not None:
                 values["threshold_schedule"] = ThresholdSchedule(**values["threshold_schedule"])
             for name in ("class_names", "input_size"):
@@ -286,14 +286,6 @@ def _size(size: Any) -> int | tuple[int, int]:
     return require_count(size, "input_size")
 
 
-def _rule_of(values: Mapping[str, Any]) -> PruningRule:
-    if not isinstance(values, Mapping):
-        raise ObjectSeekerError(f"its rule must be settings by name, got {values!r}")
-    if "ioa_rule" in values:
-        return IouRule(**dict(values) | {"ioa_rule": Rule(**values["ioa_rule"])})
-    return Rule(**values)
-
-
 def _file_of(spec: str) -> tuple[str, str]:
     """Split a spec before the path of its file or folder; the path is empty if it has none."""
     kind, _, name = spec.partition(":")
@@ -339,10 +331,9 @@ def spec_resolved_from(spec: str, folder: Path) -> str:
 
 
 SCHEDULE_SETTINGS = tuple(item.name for item in fields(ThresholdSchedule))
-RULE_SETTINGS = tuple(item.name for item in fields(Rule))
 DETECTOR_SETTINGS = ("detector", *detectors.OPTIONS)
 RULES = ("paper", "evidence")
-SETTINGS = ("masks", "fill", "rule", *RULE_SETTINGS, "filter_iou", *SCHEDULE_SETTINGS, *DETECTOR_SETTINGS)  # of --set
+SETTINGS = ("masks", "fill", "rule", *rule_setting_names(), *SCHEDULE_SETTINGS, *DETECTOR_SETTINGS)  # of --set
 
 
 def set_defense_value(defense: Defense, setting: str) -> Defense:
@@ -363,7 +354,7 @@ def set_defense_value(defense: Defense, setting: str) -> Defense:
         0.7
     """
     key, equals, text = (part.strip() for part in setting.partition("="))
-    if not equals or key not in SETTINGS:
+    if not equals or key not in (*SETTINGS, *defense.rule.setting_names()):
         raise ObjectSeekerError(
             f"not a setting of a defense: got {setting[:80]!r}. Use KEY=VALUE, with a key that "
             "`objectseeker defense show builtin` lists."

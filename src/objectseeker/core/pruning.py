@@ -15,6 +15,7 @@ from objectseeker.core.observation import Observation
 
 if TYPE_CHECKING:
     from objectseeker.core.rules.evidence import Rule
+    from objectseeker.core.rules.interface import PruningRule
 
 EDGE = 0.015  # a masked box this close to its mask's line, as a share of the axis, counts as cut by it
 
@@ -33,11 +34,11 @@ def prune_by_evidence(rule: Rule, observation: Observation) -> Detections:
     return Detections.concatenate([base, unionize(boxes, cluster)[enough]])
 
 
-def is_filtered(rule: Rule, masked: Detections, base: Detections) -> Bools:
-    """Which masked boxes lie by more than `filter_ioa` inside a base box (of their label, if classwise)."""
+def is_filtered(rule: PruningRule, masked: Detections, base: Detections) -> Bools:
+    """Which masked boxes lie by more than `filter_threshold` inside a base box (of their label, if classwise)."""
     filtered = np.zeros(len(masked), dtype=np.bool_)
     for some in row_blocks(len(masked), len(base)):
-        inside = ioa(masked.xyxy[some], base.xyxy) > rule.filter_ioa
+        inside = ioa(masked.xyxy[some], base.xyxy) > rule.filter_threshold
         if rule.classwise:
             inside &= masked.label[some, None] == base.label[None]
         filtered[some] = inside.any(axis=1)
