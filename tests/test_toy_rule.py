@@ -20,7 +20,7 @@ from objectseeker.core.rules import IouRule, PruningRule, register_rule, registe
 from objectseeker.core.temporal import frame_positions
 from objectseeker.defense import set_defense_value
 from objectseeker.gate import verify
-from objectseeker.metrics import EvaluationSettings, SearchSpec, ThreatModel, evaluate, tune
+from objectseeker.metrics import EvaluationSettings, SearchSpec, ThreatModel, evaluate, tune_images
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.sweeps import by_threshold
 from objectseeker.report import write_report
@@ -194,7 +194,7 @@ def test_it_is_tuned(observed):
         mask_floor=floors.mask_floor,
         base_floor=floors.base_floor,
     )
-    rule, schedule = tune(run.images(), run.vocabulary, search).chosen
+    rule, schedule = tune_images(run.images(), run.vocabulary, search).chosen
     assert isinstance(rule, EveryBox)
     defense = run.defense(rule, schedule)
     assert evaluate(run, defense).defended.certified_recall()["far"] > 0

@@ -352,14 +352,14 @@ def tune_images(
     halves = [scene.subset(index) for index in split(len(scene.images), 2, search.seed)]
     search, remarks = relax_target(search, halves)
     both = [SettingsScorer(half, search) for half in halves]
-    seen, max_unseen_share = both[search.half], both[1 - search.half]
+    seen, held_out = both[search.half], both[1 - search.half]
     climb = HillClimb(seen, search, on_trial)
     frontier: dict[RuleKind, tuple[TunedRule, ...]] = {}
     for family in search.families:
         climb.run(family)
         best = {loss: climb.pick(family, loss) for loss in search.every_loss}
         frontier[family] = tuple(
-            TunedRule(loss, settings, seen.full(settings), max_unseen_share.full(settings))
+            TunedRule(loss, settings, seen.full(settings), held_out.full(settings))
             for loss, settings in best.items()
             if settings is not None
         )
