@@ -72,7 +72,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
             assert cell["execution_count"] is None
             exec(compile("".join(cell["source"]), f"quickstart.ipynb, cell {number}", "exec"), names)
     assert names["certificates"].certified.any()
-    assert names["picture"].width >= names["image"].shape[1]
+    assert names["annotated"].width >= names["image"].shape[1]
     assert capsys.readouterr().out.endswith("True\n")
 
 

@@ -81,7 +81,7 @@ def changed(options: argparse.Namespace, change: dict[str, Any]) -> argparse.Nam
         if key == "name":
             continue
         if key not in values:
-            raise SystemExit(f"the plan sets {key!r}, which is no setting of training")
+            raise SystemExit(f"the plan sets {key!r}, which is not a setting of training")
         values[key] = value
     for key in ("start", "teacher"):
         if values[key] is not None and not Path(values[key]).is_file():

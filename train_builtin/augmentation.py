@@ -216,7 +216,7 @@ class Augmentation:
     def _worst_strips(self, sample: Batch, first: Strips, masking: SampleMasking, judge: Judge) -> Strips:
         """Choose for each sample the worst of several strips, as the judge finds.
 
-        Which samples are masked at all is settled by the first, so that their share stays what was asked for.
+        Which samples are masked at all is settled by the first, so that their share stays what was requested.
         """
         masked, *lines = first
         always = replace(masking, probability=1.0)

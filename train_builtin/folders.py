@@ -53,7 +53,7 @@ def read_folder(
     """Read at most `limit` images of a dataset, none longer than `longest_side`, and its class names.
 
     Labels are positions in `classes`; the dataset's classes are matched to them by name, with the usual aliases, and
-    objects of classes without a match are left out (their images stay: they show what is none of the classes). With
+    objects of classes without a match are omitted (their images stay: they show what is none of the classes). With
     `classes` None labels are the dataset's own. VOC's difficult objects and COCO's crowds are flagged as in any pack.
     """
     try:
@@ -98,7 +98,7 @@ def shrink(
 ) -> tuple[bytes, tuple[int, int], tuple[float, float]]:
     """Return an image's file, its width and height, and the factors by which they were reduced.
 
-    All images are stored anew, and upright: what a file may hold besides (a turned photograph, transparency, an
+    All images are stored anew, and upright: what a file may hold besides (a turned image, transparency, an
     end that is missing) is dealt with here, once.
     """
     image = Image.fromarray(entry.load())

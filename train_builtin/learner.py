@@ -109,7 +109,7 @@ class Learner:
         if other:
             then, asked = ({name: settings.get(name) for name in other} for settings in (before, now))
             raise SystemExit(
-                f"{folder} holds a run with {then}, asked for {asked}: give another --out, or what it had (the digest "
+                f"{folder} holds a run with {then}, requested {asked}: give another --out, or what it had (the digest "
                 "is of the training images, their boxes and --repeat)"
             )
         self.network.load_state_dict(state["network"])

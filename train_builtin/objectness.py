@@ -3,7 +3,7 @@
 python -m train_builtin.objectness --pack train.npz train_a.bin train_b.bin --seconds 240 --out runs/objectness
 python -m train_builtin.objectness --export runs/objectness/weights.pt objectness.onnx
 
-If OUT holds a checkpoint, training goes on from it. `--check` tries everything on noise, without data.
+If OUT holds a checkpoint, training continues from it. `--check` tries everything on noise, without data.
 
 Two things are learned from every image, both from what the defense itself computes: windows of 8 x 8 positions are
 classified by the mean of their clipped logits, and at every position the largest class vote (the mean of the windows
@@ -45,7 +45,7 @@ NEAR = 24.0  # pixels around an object where votes are not judged: windows blur 
 def window_labels(boxes: Tensor, labels: Tensor, present: Tensor, count: int) -> Tensor:
     """Return the target of each of count x count windows: a class, BACKGROUND, or IGNORED if unclear.
 
-    A window stands for the square of its positions' middles, 64 pixels a side. Of several objects it shows the smallest
+    A window represents the square of its positions' middles, 64 pixels per side. Of several objects it shows the smallest
     that contains its middle.
     """
     start = torch.arange(count, device=boxes.device) * STRIDE + (VIEW - STRIDE) / 2

@@ -1,4 +1,4 @@
-"""The objectness network in PyTorch: every output position sees 33 x 33 pixels and nothing else.
+"""The objectness network in PyTorch: every output position sees 33 x 33 pixels only.
 
 Convolutions are not padded, so position (i, j) of the output depends exactly on the pixels [8i, 8i + 33) x
 [8j, 8j + 33): four convolutions widen the view (5 + 2*2 + 4*2 + 8*2 = 33) and shrink the image (by 2, 2 and 2), and all
@@ -75,7 +75,7 @@ class ObjectnessNetwork(nn.Module):
 
 
 class FeatureExtractor(nn.Module):
-    """The network as it is exported: RGB 0..255, float N3HW -> clipped logits of the classes, background left out.
+    """The network as it is exported: RGB 0..255, float N3HW -> clipped logits of the classes, background omitted.
 
     The defense never asks how much a position looks like background (docs/detectorguard.md says why).
     """

@@ -1,6 +1,6 @@
 """Data packs: many small compressed images in a few files, and their boxes.
 
-A pack is an index (`.npz`) and one or more parts (`.bin`) that, joined in order, are the image files one after another.
+A pack is an index (`.npz`) and one or more parts (`.bin`) that, joined in order, are the image files one by one.
 The index holds, for n images and m boxes:
 
     off   n+1    where each image file starts, in bytes; the last entry is the end
@@ -11,7 +11,7 @@ The index holds, for n images and m boxes:
     bi    m      the image each box belongs to
     crc          CRC-32 of all parts, joined (older packs have none: parts in a wrong order are not noticed)
 
-A doubtful box says that nobody knows whether an object of that label is there: training takes it neither for an object
+A doubtful box says that no one knows whether an object of that label is there: training takes it neither for an object
 nor for background.
 """
 
@@ -134,7 +134,7 @@ def names_in(index: Path) -> list[str]:
 def plain(name: str) -> str:
     """Strip an image file's extension, so that ids and file names compare equal."""
     name = name.strip()
-    return os.path.splitext(name)[0] if looks_like_image(name) else name  # noqa: PTH122  # an id is no path
+    return os.path.splitext(name)[0] if looks_like_image(name) else name  # noqa: PTH122  # an id is not a path
 
 
 def digest_of(pack: Pack, repeats: Iterable[int]) -> str:
@@ -199,8 +199,8 @@ def _remember(source: Pack | Pixels, target: Pixels) -> None:
 
 def _decode_one(index: int) -> None:
     pack, target = _job
-    with Image.open(io.BytesIO(pack.files[index])) as picture:
-        image = np.asarray(picture.convert("RGB"))
+    with Image.open(io.BytesIO(pack.files[index])) as image:
+        image = np.asarray(image.convert("RGB"))
     width, height = pack.sizes[index]
     if image.shape != (height, width, 3):
         raise ValueError(f"{pack.names[index]} is {image.shape}, its index says {height}x{width}")

@@ -2,7 +2,7 @@
 
 python -m train_builtin.train --pack train.npz train_a.bin train_b.bin --seconds 1600 --out runs/builtin
 
-If OUT holds a checkpoint, training goes on from it. `--check` tries everything on noise, without data.
+If OUT holds a checkpoint, training continues from it. `--check` tries everything on noise, without data.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from train_builtin.packs import (
 )
 from train_builtin.trainer import EARLY_MASK_SHARE, LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
 
-UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
+UNTIMED_STEPS = 3  # of every piece: they compile, which is not a training
 SYNCHRONISE_EVERY = 25
 CHECK_STEPS = 60
 
 LEAVE_OUT = (
-    "names of images not to train on, one a line, with or without .jpg and the like; they are left out of every pack "
+    "names of images not to train on, one a line, with or without .jpg and the like; they are omitted from every pack "
     "and dataset"
 )
 
@@ -266,8 +266,8 @@ def repeats_of(packs: Sequence[Pack], counts: Sequence[int]) -> npt.NDArray[np.i
 def leave_out(packs: Sequence[Pack], arguments: argparse.Namespace, log: Log) -> list[Pack]:
     """Drop the images that a file lists, one per line; reject a name that no image has.
 
-    Every pack and dataset is searched for every name. Images that --sources leaves out count as known; where --limit
-    cuts datasets short nobody can say what is known, and nothing is refused.
+    Every pack and dataset is searched for every name. Images that --sources omits count as known; where --limit
+    cuts datasets short no one can say what is known, and nothing is rejected.
     """
     file = arguments.leave_out
     try:
@@ -283,7 +283,7 @@ def leave_out(packs: Sequence[Pack], arguments: argparse.Namespace, log: Log) ->
             f"{shown(unknown[0])}: write them as the data do, such as {shown(names[0]) if names else 'none'}"
         )
     kept = [without(pack, listed) for pack in packs]
-    log(f"{len(names) - sum(map(len, kept))} of {len(names)} training images left out that {file} names")
+    log(f"{len(names) - sum(map(len, kept))} of {len(names)} training images omitted that {file} names")
     return kept
 
 

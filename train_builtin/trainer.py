@@ -16,7 +16,7 @@ from train_builtin.augmentation import Augmentation, Bank, Batch, SampleMasking,
 from train_builtin.learner import Learner, Progress, RunSettings
 from train_builtin.loss import anchors, detection_loss, sample_losses
 
-NAMES_FILE = "names.json"  # beside the weights
+NAMES_FILE = "names.json"  # next to the weights
 
 LEARNING_RATE = 3e-3
 
@@ -38,7 +38,7 @@ class Settings(RunSettings):
     start: str | None = None  # the weights that training begins with; None: random ones
     mask_early_share: float = EARLY_MASK_SHARE
     mask_worst_from: float = 0.0  # from this share of the schedule on the worst of several masks is taken
-    mask_worst_every: int = 1  # and only every so many steps
+    mask_worst_every: int = 1  # and only every that many steps
     teacher: str | None = None  # weights whose answers on whole samples are kept; with paired masks
     names: tuple[str, ...] = CLASSES
 
@@ -51,7 +51,7 @@ class Settings(RunSettings):
 class Trainer(Learner):
     """Trains the built-in detector.
 
-    One trainer can do several runs one after another (`begin`): compiled code is used again.
+    One trainer can do several runs one by one (`begin`): compiled code is used again.
     """
 
     settings: Settings
@@ -71,7 +71,7 @@ class Trainer(Learner):
         """Start a run at its first step."""
         if settings.size != self.augmentation.size:
             raise SystemExit(
-                f"this trainer makes samples of {self.augmentation.size} pixels, asked for {settings.size}"
+                f"this trainer makes samples of {self.augmentation.size} pixels, requested {settings.size}"
             )
         self.settings = settings
         torch.manual_seed(settings.seed)
@@ -92,7 +92,7 @@ class Trainer(Learner):
         if settings.teacher is None:
             return None
         if not settings.masking.paired:
-            raise SystemExit("a teacher answers whole samples beside masked ones: give --mask-paired, too")
+            raise SystemExit("a teacher answers whole samples next to masked ones: give --mask-paired, too")
         teacher, names = read_network(Path(settings.teacher))
         if names != settings.names:
             raise SystemExit(f"the teacher {settings.teacher} knows {len(names)} classes, not those that are trained")
