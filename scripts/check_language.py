@@ -3,9 +3,9 @@
     python scripts/check_language.py
     python scripts/check_language.py src/objectseeker/serve docs/serve.md
 
-Prints `FILE:LINE: PHRASE -> SUGGESTION` for every banned phrase or old identifier and for every docstring that does not
-open with one sentence of at most 100 characters. Exits with 1 if it finds any. Phrases are found across line breaks,
-comment signs and joined string literals. To keep a phrase in one file for a reason, add it to ALLOWED.
+Prints `FILE:LINE: PHRASE -> SUGGESTION` for every banned phrase or old identifier and for every docstring of src that
+does not open with one sentence of at most 100 characters. Exits with 1 if it finds any. Phrases are found across line
+breaks, comment signs and joined string literals. To keep a phrase in one file for a reason, add it to ALLOWED.
 """
 
 from __future__ import annotations
@@ -144,7 +144,6 @@ IDENTIFIERS = {
     "bound_to": "with_fingerprint",
     "identity": "fingerprint",
     "identities": "fingerprints",
-    "vocabulary": "label_map",
     "WHERES": "PATCH_LOCATIONS",
     "of_frame": "for_frame",
     "for_terminal": "render_terminal",
@@ -166,6 +165,12 @@ ALLOWED: dict[str, set[str]] = {
     "src/objectseeker/demo/samples/ATTRIBUTION.md": {"photo", "photograph", "photographs"},  # addresses
     "src/objectseeker/serve/limits.py": {"identity"},  # a content coding of HTTP
 }
+
+# What is not checked yet; remove an entry once the file or folder is clean.
+PENDING = (
+    *("src/objectseeker/cli", "src/objectseeker/core", "src/objectseeker/metrics"),
+    *("scripts", "examples", "benchmarks", "train_builtin"),
+)
 
 QUESTION_WORDS = ("What", "Which", "How", "Whether", "Where", "When", "Who", "Whose", "Why")
 GAP = r"(?:\s|\"\s+[rf]*\"|'\s+[rf]*'|\n\s*(?:#|//|\*|>))+"
@@ -209,7 +214,10 @@ def check_file(path: Path) -> list[str]:
     name = path.relative_to(ROOT).as_posix()
     allowed = ALLOWED.get(name, set())
     text = path.read_text(encoding="utf-8")
-    findings = [*find_phrases(text), *(find_summaries(text) if path.suffix == ".py" else ())]
+    findings = [
+        *find_phrases(text),
+        *(find_summaries(text) if name.startswith("src/") and path.suffix == ".py" else ()),
+    ]
     return [
         f"{name}:{line}: {phrase} -> {advice}"
         for line, phrase, advice in sorted(findings)
@@ -231,8 +239,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, help="files and folders (default: all that is checked)")
     options = parser.parse_args()
-    paths = [path.resolve() for path in options.paths] or [ROOT / path for path in PATHS]
-    findings = [finding for file in files(paths) for finding in check_file(file)]
+    checked = files([path.resolve() for path in options.paths] or [ROOT / path for path in PATHS])
+    if not options.paths:
+        checked = [file for file in checked if not any(file.is_relative_to(ROOT / path) for path in PENDING)]
+    findings = [finding for file in checked for finding in check_file(file)]
     print("\n".join(findings), end="\n" if findings else "")
     sys.exit(1 if findings else 0)
 

@@ -45,8 +45,8 @@ NEAR = 24.0  # pixels around an object where votes are not judged: windows blur 
 def window_labels(boxes: Tensor, labels: Tensor, present: Tensor, count: int) -> Tensor:
     """Return the target of each of count x count windows: a class, BACKGROUND, or IGNORED if unclear.
 
-    A window represents the square of its positions' middles, 64 pixels per side. Of several objects it shows the smallest
-    that contains its middle.
+    A window represents the square of its positions' middles, 64 pixels per side. Of several objects it shows the
+    smallest that contains its middle.
     """
     start = torch.arange(count, device=boxes.device) * STRIDE + (VIEW - STRIDE) / 2
     side = float(WINDOW * STRIDE)

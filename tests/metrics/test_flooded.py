@@ -23,7 +23,7 @@ def test_every_figure_is_the_same_a_few_boxes_at_a_time_and_without_links(monkey
         images = run(seed, 2, generous=1.0, lines=3)
         at_once = evaluated(images, settings)
         with monkeypatch.context() as patch:
-            patch.setattr(core_boxes, "MOST_CELLS", FEW)
+            patch.setattr(core_boxes, "MAX_CELLS", FEW)
             patch.setattr(parallel, "BOXES_AT_A_TIME", 1)
             patch.setattr(replay, "MOST_LINKS", 40)  # hardly any image keeps its links
             patch.setattr(replay_iou, "MOST_LINKS", 40)
@@ -37,7 +37,7 @@ def test_candidates_pairs_and_proofs_are_the_same_a_few_at_a_time(rule, monkeypa
         scene = ImageSet.of(run(seed, 2, generous=1.0), VOCABULARY)
         parts = pieces(scene, rule)
         with monkeypatch.context() as patch:
-            patch.setattr(core_boxes, "MOST_CELLS", FEW)
+            patch.setattr(core_boxes, "MAX_CELLS", FEW)
             again = pieces(scene, rule)
         for one, other in zip(parts, again, strict=True):
             assert np.array_equal(one, other)
@@ -69,7 +69,7 @@ def test_the_best_base_box_explains_however_many_there_are(monkeypatch):
         np.concatenate([corner, corner + rng.uniform(1, 40, (400, 2))], axis=1), rng.random(400), [0] * 400
     )
     masked, base, rule = many[:300], many[300:], Rule()
-    monkeypatch.setattr(core_boxes, "MOST_CELLS", 500)
+    monkeypatch.setattr(core_boxes, "MAX_CELLS", 500)
     found = filtering_score(rule, masked, base)
     inside = core_boxes.ioa(masked.xyxy, base.xyxy) > rule.filter_ioa
     assert np.array_equal(found, np.where(inside, base.score, replay.NO_BASE).max(axis=1))
@@ -84,7 +84,7 @@ def test_certificates_are_the_same_some_objects_at_a_time(monkeypatch):
         for one in run(seed, 2, generous=1.0, lines=4):
             expected = [rule.certify(one.observation, one.truth, patches) for rule in rules]
             with monkeypatch.context() as patch:
-                patch.setattr(core_boxes, "MOST_CELLS", FEW)
+                patch.setattr(core_boxes, "MAX_CELLS", FEW)
                 found = [rule.certify(one.observation, one.truth, patches) for rule in rules]
             for each, other in zip(found, expected, strict=True):
                 for field in dataclasses.fields(each):

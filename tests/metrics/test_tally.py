@@ -120,7 +120,7 @@ def test_samples_are_the_same_a_few_at_a_time(monkeypatch):
     counts = tally_curve(scene, BASE_THRESHOLDS, [NO_BOXES] * len(BASE_THRESHOLDS))
     (weights,) = resampled(6, 30, 1)
     (expected,) = counts.sampled(weights)
-    monkeypatch.setattr(core_boxes, "MOST_CELLS", 500)
+    monkeypatch.setattr(core_boxes, "MAX_CELLS", 500)
     several = list(counts.sampled(weights))
     assert len(several) > 3
     ap50 = np.concatenate([curve.ap50_of_samples() for curve in several])

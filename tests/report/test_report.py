@@ -531,7 +531,7 @@ def test_a_detector_without_names_is_shown_by_its_labels(tmp_path):
 def test_a_few_objects_at_a_time_give_the_same_page(tmp_path, monkeypatch):
     run = Run([hesitating(image) for image in awkward(count=6)], EVIDENCE, TWO_CATS)
     page = run.report(tmp_path / "report.html").read_text()
-    monkeypatch.setattr(boxes, "MOST_CELLS", 300)
+    monkeypatch.setattr(boxes, "MAX_CELLS", 300)
     assert run.report(tmp_path / "report.html").read_text() == page
 
 

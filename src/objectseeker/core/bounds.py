@@ -1,4 +1,4 @@
-"""How much of an object survives whatever explains a masked box away.
+"""Bounds on how much of an object survives if a base box filters its masked box.
 
 The attacker may place any base box b. If b filters the masked box m, then R = m and b (their intersection) is a
 rectangle inside m with |R| > filter_ioa * |m|, and b covers at least |R and g| of the object g. A bound is a lower
@@ -20,7 +20,7 @@ Bound = Literal["exact", "paper"]
 # Certified verdicts must hold in exact arithmetic and for a filter computed in floating point. All quantities below
 # come from float64 coordinates by a handful of operations, each off by at most 2**-53 of the largest length or area
 # involved; every length and area is therefore moved this share of m against the object before it is compared. What
-# lies within the margin of a tie is not certified.
+# is within the margin of a tie is not certified.
 MARGIN = 1e-9
 SMALLEST_FILTER = 1e-6  # below it the margin no longer dominates rounding; such a filter drops everything anyway
 
@@ -55,7 +55,7 @@ def _exact(m: Floats, g: Floats, filter_ioa: float, margin: float) -> Floats:
     R of width u and height v covers least of g when pushed into the corner of m with the wider margins a, b, leaving
     clip(u - a, 0, w) * clip(v - b, 0, h) of the overlap w x h; the smallest v allowed is c / u. As a function of u
     each piece between the break points is concave ((u - a)(c / u - b)), linear, or decreasing (w (c / u - b)), so the
-    minimum over an interval lies at a break point or an end.
+    minimum over an interval is at a break point or an end.
     """
     wide, tall = m[..., 2] - m[..., 0], m[..., 3] - m[..., 1]
     w, h, a, b = _overlap(m, g)
@@ -68,17 +68,17 @@ def _exact(m: Floats, g: Floats, filter_ioa: float, margin: float) -> Floats:
         for u in candidates:
             u = np.clip(np.nan_to_num(u, nan=0.0, posinf=np.inf), share * wide, wide)
             covered = np.clip(u - a, 0, w) * np.clip(c / u - b, 0, h)
-            smallest = np.fmin(smallest, covered)  # 0 / 0 of a box without width is no candidate
+            smallest = np.fmin(smallest, covered)  # 0 / 0 of a box without width does not count
     return _share(np.where(np.isfinite(smallest), smallest, 0.0), g)
 
 
 def _overlap(m: Floats, g: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Width and height of m and g's intersection, and m's wider margins outside g, sideways and upright."""
+    """Return width and height of m and g's intersection, and m's wider margins outside g, along x and y."""
     width = np.maximum(np.minimum(m[..., 2], g[..., 2]) - np.maximum(m[..., 0], g[..., 0]), 0)
     height = np.maximum(np.minimum(m[..., 3], g[..., 3]) - np.maximum(m[..., 1], g[..., 1]), 0)
-    sideways = np.maximum(np.maximum(g[..., 0] - m[..., 0], m[..., 2] - g[..., 2]), 0)
-    upright = np.maximum(np.maximum(g[..., 1] - m[..., 1], m[..., 3] - g[..., 3]), 0)
-    return width, height, sideways, upright
+    margin_x = np.maximum(np.maximum(g[..., 0] - m[..., 0], m[..., 2] - g[..., 2]), 0)
+    margin_y = np.maximum(np.maximum(g[..., 1] - m[..., 1], m[..., 3] - g[..., 3]), 0)
+    return width, height, margin_x, margin_y
 
 
 def _share(covered: Floats, g: Floats) -> Floats:

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-MOST_CELLS = 2**20  # pairs of boxes that are looked at together: some ten arrays of 8 MB
+MAX_CELLS = 2**20  # pairs of boxes that are compared at once: some ten arrays of 8 MB
 LARGEST_COORDINATE = 1e8  # keeps every area, and every integer position derived from a box, exact in its type
 
 
@@ -110,11 +110,11 @@ class Detections:
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """The rows of a table of rows x columns, a few at a time: no more than MOST_CELLS cells, and at least one row.
+    """Yield blocks of the rows of a table: at most MAX_CELLS cells, and at least one row each.
 
     An attacker chooses how many boxes there are, so nothing may need memory for every pair of them.
     """
-    step = max(1, MOST_CELLS // max(columns, 1))
+    step = max(1, MAX_CELLS // max(columns, 1))
     return (slice(start, start + step) for start in range(0, rows, step))
 
 

@@ -4,10 +4,10 @@ A patch whose pixels a mask removes cannot change what the detector sees under t
 remove the patch (`MaskSet.removes`) are what they were, and if they prove the object, it is found.
 
 Allowed positions are unions of integer rectangles (`threats`), so every position is decided without visiting it. A
-position escapes the masks that decide alone iff none of them removes it by x and none by y. Half masks leave one
-rectangle of such positions, given by four lines, and a fixed number of comparisons decides; bands leave a product of
-unions of intervals, decided class by class (`positions`), and so is what views prove together (`evidence`). Two patches
-at once need views that remove both: every pair of positions is decided by their classes.
+position escapes the masks that are sufficient on their own iff none of them removes it by x and none by y. Half masks
+leave one rectangle of such positions, given by four lines, and a fixed number of comparisons decides; bands leave a
+product of unions of intervals, decided class by class (`positions`), and so is what views prove together (`evidence`).
+Two patches at once need views that remove both: every pair of positions is decided by their classes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Certificates:
 
     @classmethod
     def join(cls, parts: Sequence[Certificates]) -> Certificates:
-        """The certificates of several groups of objects of one image, one after the other."""
+        """Join the certificates of several groups of objects of one image, in order."""
         return cls(
             certified=np.concatenate([part.certified for part in parts], axis=1),
             vacuous=np.concatenate([part.vacuous for part in parts], axis=1),
@@ -64,16 +64,16 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectProof:
-    """What proves one object: the masks under which one box decides alone, and what views prove together."""
+    """The proofs of one object: masks under which one box is sufficient, and proofs by combined views."""
 
     masks: Masks
     safe: Bools  # (M,)
     stars: Stars | None = None  # under the evidence rule
 
     def certifies(self, allowed: Ints, patch: tuple[int, int], count: int = 1) -> bool:
-        """Is the object proven wherever in the rectangles `allowed` (R, 4) a patch of this size lies?
+        """Return whether the object is proven for a patch of this size at every position in `allowed` (R, 4).
 
-        With a `count` of 2: wherever in them two such patches lie, apart, overlapping or at the same place.
+        With a `count` of 2: for two such patches at any positions in them, apart, overlapping or at the same place.
         """
         classes = PositionClasses.of(self.masks, patch)
         grids = [classes.reached(rectangle) for rectangle in allowed]
@@ -90,7 +90,7 @@ class ObjectProof:
         return True
 
     def escaping_classes(self, patch: tuple[int, int]) -> Bools:
-        """Where a single patch of this size may hide the object: one entry for every class of `Classes.of`."""
+        """Return where one patch may hide the object: one entry per class of `PositionClasses.of`."""
         classes = PositionClasses.of(self.masks, patch)
         across, down = (np.asarray(~removes[:, self.safe].any(axis=1)) for removes in classes.removes)
         hidden: Bools = np.asarray(across[:, None] & down[None])
@@ -115,7 +115,8 @@ class ObjectProof:
         return low
 
 
-Proving = tuple[Bools, Callable[[int], Stars] | None]  # (boxes, objects): which decide alone; and each object's stars
+# (boxes, objects): which are sufficient on their own; and each object's stars.
+Proving = tuple[Bools, Callable[[int], Stars] | None]
 Prover = Callable[[Detections], Proving]
 
 
@@ -127,9 +128,9 @@ def certify_objects(
     *,
     multi_view: bool = False,
 ) -> Certificates:
-    """The certificates of all objects; `proving` says what proves some of them, so many at a time as memory allows.
+    """Certify all objects; `proving` returns the proofs of some of them, as many at once as memory allows.
 
-    `by_views`: with stars, of which a box may have one, with a number for every mask.
+    `multi_view`: with stars, of which a box may have one, with a number for every mask.
     """
     listed = _listed(patches)
     several = _object_batches(observation, objects, multi_view) or [slice(0, 0)]
@@ -141,7 +142,7 @@ def certify_objects(
 def object_proofs(
     observation: Observation, objects: Detections, proving: Prover, *, multi_view: bool = False
 ) -> Iterator[Sequence[ObjectProof]]:
-    """What proves each object: one proof, or none of an object that has no visible area. As for `certificates`."""
+    """Yield each object's proofs: one, or none for an object without visible area, as `certificates`."""
     for some in _object_batches(observation, objects, multi_view):
         decisive, together = proving(objects[some])
         safe = any_box_per_mask(decisive, observation.mask_index, len(observation.masks))
@@ -152,7 +153,7 @@ def object_proofs(
 
 
 def _object_batches(observation: Observation, objects: Detections, multi_view: bool) -> list[slice]:
-    """The objects, so many at a time as memory allows."""
+    """Split the objects into batches that fit into memory."""
     return list(row_blocks(len(objects), len(observation.all_masked) * (len(observation.masks) if multi_view else 1)))
 
 
@@ -195,11 +196,11 @@ def decide(
     *,
     beyond_lines: npt.ArrayLike = True,
 ) -> tuple[Bools, Bools]:
-    """`certified` and `vacuous` (P, N) of objects, each in the image of its size: the one way to a verdict.
+    """Return `certified` and `vacuous` (P, N), each object in the image of its size: all verdicts.
 
-    What the four lines of the safe half masks (`vulnerable`) settle, they settle for all objects at once; the rest is
-    asked of the object's proof. `beyond_lines` (P, N, or one for all) tells where that can certify against one patch
-    what the lines do not: by bands, or by views together. An object that one patch can hide, two can hide.
+    The four safe lines of the half masks (`safe_lines`) decide all objects at once where they can; otherwise the
+    object's proof decides. `beyond_lines` (P, N, or one for all) marks where a proof can certify against one patch
+    what the lines do not: by bands, or by combined views. An object that one patch can hide, two can hide.
     """
     certified, vacuous = _by_lines(safe_lines, objects, width, height, patches)
     possible = certified | np.broadcast_to(beyond_lines, certified.shape)
@@ -222,7 +223,7 @@ def decide(
 
 
 def any_box_per_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
-    """(boxes, objects) flags to (objects, masks): is there a flagged box under the mask?"""
+    """Reduce flags (boxes, objects) to (objects, masks): is any box under the mask flagged?"""
     under = np.zeros((flags.shape[1], masks), dtype=np.bool_)
     box, n = np.nonzero(flags)
     under[n, mask_of[box]] = True
@@ -230,7 +231,7 @@ def any_box_per_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
 
 
 def find_safe_lines(safe: Bools, masks: Masks) -> Ints:
-    """The four lines of `Certificates.safe_lines`: furthest safe left and top mask, nearest safe right and bottom.
+    """Find the `safe_lines`: furthest safe left and top mask, nearest safe right and bottom mask.
 
     A mask made of two half masks removes one patch iff one of them does, so each of them counts as safe here.
     """
@@ -253,7 +254,7 @@ def find_safe_lines(safe: Bools, masks: Masks) -> Ints:
 def _by_lines(
     safe_lines: Ints, objects: Floats, width: npt.ArrayLike, height: npt.ArrayLike, patches: Sequence[Patch]
 ) -> tuple[Bools, Bools]:
-    """`certified` and `vacuous` (P, N) by the safe half masks alone, for one patch each, whatever the count.
+    """Return `certified` and `vacuous` (P, N) by the safe half masks only, for one patch each.
 
     The positions that escape every safe mask form one rectangle, so an object is certified iff that rectangle meets
     none of the allowed ones: a fixed number of comparisons, whatever the size of image and patch.
@@ -272,7 +273,10 @@ def _by_lines(
 
 
 def largest_square(safe_lines: Ints) -> Ints:
-    """Largest s for which no s x s patch escapes: x + s > XL and x < XR has no solution iff s <= XL - XR + 1."""
+    """Return the largest s such that no s x s patch escapes.
+
+    x + s > XL and x < XR has no solution iff s <= XL - XR + 1.
+    """
     overlap = safe_lines[:, :2] - safe_lines[:, 2:] + 1
     return np.asarray(np.maximum(overlap.max(axis=1), 0))
 

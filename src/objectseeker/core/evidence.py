@@ -15,7 +15,7 @@ Position by position: a strip removes p depending on x alone (columns) or y alon
 is cx(x) + cy(y), a step function along each axis that changes only where a line is passed (`positions`).
 
 With two patches B are the boxes whose masks remove both; nothing else changes. What pairs of half masks remove does
-not separate by axis, and neither does what two patches leave: there the classes of `positions` are gone through.
+not separate by axis, and neither does what two patches leave: there all classes of `positions` are tried.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from objectseeker.core.observation import Observation
 from objectseeker.core.positions import PositionClasses, jointly_removed
 from objectseeker.core.pruning import are_neighbors
 
-# A box of full evidence decides alone, exactly; sums of partial evidence are rounded at inference, so here they must
-# clear 1 by MARGIN. Counting a full box as 2 lets one comparison serve both. Partial evidence is rounded down to whole
-# units: every sum is then exact, and the same in whatever order, language or device it is added up.
+# A box of full evidence is sufficient on its own, exactly; sums of partial evidence are rounded at inference, so here
+# they must clear 1 by MARGIN. Counting a full box as 2 lets one comparison serve both. Partial evidence is rounded down
+# to whole units: every sum is then exact, and the same in whatever order, language or device it is added up.
 FULL = 2.0
 UNIT = 2.0**-40
 
@@ -44,15 +44,17 @@ SETS_AT_ONCE, STARS_AT_ONCE = 1024, 16
 
 @dataclass(frozen=True, slots=True)
 class Stars:
-    """The stars of one object: `evidence[r, m]` is the best evidence under mask m of star r, centerd on a box of mask
-    `center[r]`."""
+    """The stars of one object.
+
+    `evidence[r, m]` is the best evidence under mask m of star r, centered on a box of mask `center[r]`.
+    """
 
     masks: Masks
     evidence: Floats
     center: Ints
 
     def prove(self, x: Ints, y: Ints, classes: PositionClasses) -> bool:
-        """Is every position proven whose class along the axes is one of `x` and one of `y`? True if there is none."""
+        """Return whether every position with a class of `x` and one of `y` is proven; True if there is none."""
         if not len(x) or not len(y):
             return True
         if isinstance(self.masks, MaskPairs):
@@ -63,7 +65,7 @@ class Stars:
         return not self.unproven(x, y, classes).any()
 
     def unproven(self, x: Ints, y: Ints, classes: PositionClasses) -> Bools:
-        """Which positions are not proven: (len(x), len(y)), by their classes along the axes."""
+        """Return the positions that are not proven: (len(x), len(y)), by their classes along the axes."""
         left = np.ones((len(x), len(y)), dtype=np.bool_)
         if isinstance(self.masks, MaskPairs):
             for i, across in enumerate(classes.removes[0][x]):
@@ -83,9 +85,9 @@ class Stars:
         return left
 
     def prove_pairs(self, grids: Iterable[tuple[Ints, Ints]], classes: PositionClasses, safe: Bools) -> bool:
-        """Are any two positions of the classes in `grids`, equal or not, proven together?
+        """Return whether any two positions of the classes in `grids`, equal or not, are proven together.
 
-        `classes` are those of the patch; `safe` (M,) are the masks that decide alone. Pairs of classes that one of
+        `classes` are those of the patch; `safe` (M,) are the masks that are sufficient. Pairs of classes that one of
         these removes need no stars.
         """
         views = self._views()
@@ -94,7 +96,7 @@ class Stars:
         return self._prove_sets(removes, c, d, views)
 
     def _along(self, masks: MaskSet, axis: int, removes: Bools) -> Floats:
-        """Each star's evidence at some classes along one axis, where `removes` (classes, M) are the removing masks.
+        """Return each star's evidence at some classes of one axis; `removes` (classes, M) are the masks.
 
         A star whose center is not among them does not count: -inf.
         """
@@ -103,11 +105,11 @@ class Stars:
         return np.where(on_axis[:, None] & ~removes[:, self.center].T, -np.inf, evidence)
 
     def _views(self) -> Ints:
-        """The masks that play a part."""
+        """Return the masks that are used."""
         return np.union1d(np.flatnonzero(self.evidence.any(axis=0)), self.center)
 
     def _prove_sets(self, removes: Bools, c: Ints, d: Ints, views: Ints) -> bool:
-        """For every i, are the views that remove both class c[i] and class d[i] enough for some star?"""
+        """Return whether for every i the views that remove classes c[i] and d[i] suffice for some star."""
         if not len(c) or not len(self.center):
             return not len(c)
         evidence, center = self.evidence[:, views], np.searchsorted(views, self.center)
@@ -134,14 +136,15 @@ class Stars:
 
 
 def certified_weights(evidence: Floats) -> Floats:
-    """What each box counts for in a certificate: its evidence in whole units, rounded down."""
+    """Return what each box counts in a certificate: its evidence in whole units, rounded down."""
     return np.where(evidence >= 1, FULL, np.floor(evidence / UNIT) * UNIT)
 
 
 def certain_neighbors(some: Floats, boxes: Floats, distance: float, start: int = 0) -> Bools:
-    """Which of `boxes` clustering surely joins directly to each of `some`, which are those from `start` on.
+    """Return the `boxes` that clustering is guaranteed to join directly to each of `some`.
 
-    However inference rounds; and every box to itself, also one without area.
+    `some` are those from `start` on. It holds however inference rounds; and every box joins itself, also one without
+    area.
     """
     near = are_neighbors(some, boxes, distance - MARGIN)
     rows = np.arange(len(some))
@@ -150,7 +153,7 @@ def certain_neighbors(some: Floats, boxes: Floats, distance: float, start: int =
 
 
 def build_stars(observation: Observation, members: Ints, evidence: Floats, distance: float) -> Stars:
-    """The stars of the masked boxes `members`, which all prove the same object and carry `evidence` above 0.
+    """Build the stars of the masked boxes `members`, which prove one object, with `evidence` above 0.
 
     `distance` is the rule's cluster_distance.
     """

@@ -1,6 +1,6 @@
-"""The joint certificate: of all objects of an image, how many surely remain under any single patch.
+"""The joint certificate: how many objects of an image are guaranteed to remain under any single patch.
 
-A certificate of one object asks whether some position hides it. But one patch lies at one place: what it would hide
+A certificate of one object asks whether some position hides it. But one patch is at one place: what it would hide
 elsewhere, it does not hide here. So for every position let the proven objects be counted, and take the fewest. "far",
 "close" and "over" are relative to one object: of all objects together only "anywhere" can be asked.
 """
@@ -22,10 +22,10 @@ from objectseeker.errors import ObjectSeekerError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointCertificate:
-    """What surely remains of an image's objects under a patch of `size`, and where the patch must lie for no more.
+    """The objects of an image that are guaranteed to remain under any single patch of `size`.
 
-    `proven` (N,) are the objects that are proven with the patch at `place` (x, y), the worst there is: at every other
-    position at least as many are.
+    `proven` (N,) marks those proven with the patch at `place` (x, y), the worst position; at every other position at
+    least as many are proven.
     """
 
     patch_size: tuple[int, int]
@@ -38,7 +38,7 @@ class JointCertificate:
 
 
 def certify_jointly(masks: Masks, proofs: Iterable[Sequence[ObjectProof]], size: tuple[int, int]) -> JointCertificate:
-    """How many objects remain wherever a patch of `size` lies, and the worst place for it.
+    """Count the objects that remain under a patch of `size` at any position, and find the worst position.
 
     `proofs` are those of each object: one for every detector label that it may be found as, none if nothing can prove
     it. At a position the object is proven if one of them proves it there.

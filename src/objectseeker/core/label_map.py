@@ -1,7 +1,7 @@
-"""Two sets of labels: the detector's, in which boxes are pruned and certified, and the dataset's, in which they count.
+"""The label map from the detector's labels, which prove, to the dataset's labels, which count.
 
-A deployed detector knows only its own labels, so what is proven must be proven in them: boxes of two detector classes
-never add up, even if both stand for one class of the dataset. Average precision and recall are about the dataset's.
+A deployed detector knows only its own labels, so proofs must be in these: the evidence of boxes of two detector classes
+never accumulates, even if both map to one class of the dataset. Average precision and recall use the dataset's labels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from objectseeker.core.boxes import Bools, Detections, Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelMap:
-    """`to_dataset[d]` is the label of the dataset that detector label d stands for, or -1 if it has none."""
+    """`to_dataset[d]` is the dataset's label for detector label d, or -1 if it has none."""
 
     detector_names: tuple[str, ...]
     dataset_names: tuple[str, ...]
@@ -23,20 +23,21 @@ class LabelMap:
 
     @classmethod
     def from_names(cls, names: tuple[str, ...]) -> LabelMap:
-        """Where there is only one set of labels: a dataset without annotations, or one in the detector's classes."""
+        """Return the map for a single set of labels: no annotations, or only the detector's classes."""
         return cls(tuple(names), tuple(names), np.arange(len(names)))
 
     def map_to_dataset(self, boxes: Detections) -> Detections:
-        """Boxes with the dataset's labels; those of classes that it does not have are left out."""
+        """Return boxes with the dataset's labels, without those of classes that it does not have."""
         label = self.dataset_labels[boxes.label] if len(boxes) else boxes.label
         kept = label >= 0
         return Detections(boxes.xyxy[kept], boxes.score[kept], label[kept])
 
     def map_to_detector(self, objects: Detections, *, classwise: bool = True) -> tuple[Detections, Ints]:
-        """Every object once for every detector label that stands for it, and which object each of these is.
+        """Return every object once per detector label that maps to it, and the object's index in each case.
 
-        An object is certified if it is certified as one of them. Where labels play no part (not `classwise`) one of
-        them says it all, and an object that no detector label stands for is kept as well: with label -1.
+        An object is certified if it is certified as one of them. If labels are ignored (class-agnostic: not
+        `classwise`) one of them is enough, and an object to which no detector label maps is kept as well: with label
+        -1.
         """
         means = objects.label[:, None] == self.dataset_labels[None]
         if not classwise:
@@ -47,7 +48,7 @@ class LabelMap:
         return _relabeled(objects[n], label), n
 
     def any_label(self, verdicts: Bools, which: Ints, objects: int) -> Bools:
-        """Verdicts (..., rows) on the rows of `in_detector` as verdicts on the objects: one that holds is enough."""
+        """Reduce verdicts (..., rows) on the rows of `map_to_detector` to objects: one that holds is enough."""
         holds = np.zeros((objects, *verdicts.shape[:-1]), dtype=np.bool_)
         np.logical_or.at(holds, which, np.moveaxis(verdicts, -1, 0))
         return np.moveaxis(holds, 0, -1)

@@ -1,4 +1,4 @@
-"""The attacker: which patch, and where it may be."""
+"""The threat model of a certificate: a patch, and the positions that it may take."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def parse_area(text: str) -> float:
 class PatchPositions:
     """Where objects lie among the integer patch positions, independent of the patch: one row per object.
 
-    A patch covers [x, x + w) x [y, y + h). With start = (x, y) and end = (x + w, y + h), per axis:
-    it overlaps the object iff end >= first and start <= last; it is near iff end >= near_first and
-    start <= near_last. All four are exact integers for any float box.
+    A patch covers [x, x + w) x [y, y + h). With start = (x, y) and end = (x + w, y + h), per axis: it overlaps the
+    object iff end >= first and start <= last; it is near iff end >= near_first and start <= near_last. All four are
+    exact integers for any float box.
     """
 
     limit: Ints  # (N, 2) image width and height

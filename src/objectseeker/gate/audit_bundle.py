@@ -5,7 +5,7 @@
     verdict.json, certificates.csv, images.csv, assurance.json, README.md     what follows from them
     software.json     the versions that made it: a record, from which nothing follows
 
-The same release yields the same bytes. A bundle is untrusted input, and reading it fails closed: members are stored
+The same release yields the same bytes. A bundle is untrusted input, and reading it must fail closed: members are stored
 uncompressed and have one of the names above, so nothing that is extracted can be larger than the file (no decompression
 bomb) or be written outside its folder (no path traversal).
 """

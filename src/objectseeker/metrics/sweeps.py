@@ -44,12 +44,12 @@ class SweepPoint:
     forward_passes: int | None = None
     masks: str | None = None  # which these were, where they are not all that is stored
     undefended_ap50: float | None = None
-    beside: Mapping[str, float | None] = field(default_factory=dict)  # further columns
+    reference: Mapping[str, float | None] = field(default_factory=dict)  # further columns
 
     def to_row(self) -> dict[str, Any]:
         row = {"k": self.k, self.name: self.value, "forward_passes": self.forward_passes, "masks": self.masks}
         row = {name: value for name, value in row.items() if value is not None} | self.outcome.to_row()
-        row |= self.beside
+        row |= self.reference
         return row if self.undefended_ap50 is None else row | {"undefended_ap50": self.undefended_ap50}
 
 
@@ -129,7 +129,7 @@ def by_fppi(scene: ImageSet, settings: EvaluationSettings, most: Iterable[float]
                 name="asked_fppi",
                 value=one,
                 outcome=_outcome(settings.at_fppi(one), replayed, curve=curve),
-                beside={"undefended_clean_recall": None if row is None else float(undefended.clean_recall[row])},
+                reference={"undefended_clean_recall": None if row is None else float(undefended.clean_recall[row])},
             )
         )
     return steps
@@ -213,7 +213,7 @@ def by_patch_area(
                 value=one,
                 k=k,
                 outcome=outcome,
-                beside={"joint_certified_recall": outcome.joint_certified_recall},
+                reference={"joint_certified_recall": outcome.joint_certified_recall},
             )
             for one, outcome in zip(areas, outcomes, strict=True)
         ]

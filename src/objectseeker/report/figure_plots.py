@@ -81,7 +81,7 @@ def _fppi(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     x: list[Value] = [step.value for step in steps]
     ticks = {step.value: f"{step.value:g}" for step in steps}
     clean = [
-        Line("undefended", x, [step.beside["undefended_clean_recall"] for step in steps], LINE_STYLES["undefended"]),
+        Line("undefended", x, [step.reference["undefended_clean_recall"] for step in steps], LINE_STYLES["undefended"]),
         Line("defended", x, [step.outcome.clean_recall for step in steps], LINE_STYLES["defended"]),
     ]
     why = _why_empty(_outcomes(steps))
