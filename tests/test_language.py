@@ -36,7 +36,7 @@ SEARCHES = {
 DOCS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
 
 
-def words(files) -> str:
+def words(files):
     return " ".join(" ".join(file.read_text(encoding="utf-8").replace("#", " ").split()) for file in files).lower()
 
 
@@ -45,7 +45,7 @@ def test_no_banned_phrase_is_used():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_banned_phrase_is_found_across_lines(tmp_path):
+def test_a_banned_phrase_is_found_across_lines():
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
         from check_language import find_phrases, find_summaries
@@ -59,7 +59,7 @@ def test_a_banned_phrase_is_found_across_lines(tmp_path):
 
 
 @pytest.mark.parametrize("phrase", SEARCHES)
-def test_a_search_finds_the_code_and_the_documentation(phrase):
+def test_a_search_finds_the_code_and_the_documentation(phrase: str):
     package = ROOT / "src" / "objectseeker" / SEARCHES[phrase]
     sources = package.glob("*.py") if SEARCHES[phrase] == "." else package.rglob("*.py")
     assert phrase.lower() in words(sources), f"{phrase!r} is not in {package}"

@@ -199,8 +199,8 @@ def _remember(source: Pack | Pixels, target: Pixels) -> None:
 
 def _decode_one(index: int) -> None:
     pack, target = _job
-    with Image.open(io.BytesIO(pack.files[index])) as image:
-        image = np.asarray(image.convert("RGB"))
+    with Image.open(io.BytesIO(pack.files[index])) as file:
+        image = np.asarray(file.convert("RGB"))
     width, height = pack.sizes[index]
     if image.shape != (height, width, 3):
         raise ValueError(f"{pack.names[index]} is {image.shape}, its index says {height}x{width}")

@@ -193,7 +193,7 @@ def test_images_that_a_file_names_are_not_trained_on(load, tmp_path, listed):
     assert data.pack.names == ["0", "2"]
     assert [len(rows) for rows in data.pack.boxes] == [1, 0]
     assert len(data.full.sizes) == 2
-    assert "1 of 3 training images left out" in (tmp_path / "log.txt").read_text()
+    assert "1 of 3 training images omitted" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_list_of_ids_leaves_out_images_that_packs_call_by_their_files(load, coco, tmp_path):

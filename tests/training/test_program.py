@@ -254,7 +254,7 @@ def test_a_run_can_start_from_weights_and_refuses_other_settings(bank, tmp_path)
     with pytest.raises(SystemExit, match="holds a run with"):
         trainer.resume(tmp_path / "first")
     trainer.begin(settings(steps=1, digest="others"))
-    with pytest.raises(SystemExit, match=r"with \{'digest': 'these'\}, asked for \{'digest': 'others'\}"):
+    with pytest.raises(SystemExit, match=r"with \{'digest': 'these'\}, requested \{'digest': 'others'\}"):
         trainer.resume(tmp_path / "first")
     torch.save({"other.weight": torch.zeros(1)}, tmp_path / "other.pt")
     with pytest.raises(SystemExit, match="another network"):
