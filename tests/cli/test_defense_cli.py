@@ -114,7 +114,7 @@ def test_a_verb_fits_on_a_screen(verb, most):
     """At most so many options, each with one line of help in a panel, and examples at the end."""
     command = commands(program())[verb]
     options = [one for one in command.params if one.param_type_name == "option"]
-    own = [one for one in options if one.rich_help_panel != "All verbs"]
+    own = [one for one in options if one.name not in (*EVERYWHERE, "help")]
     assert len(own) <= most
     assert all(0 < len(one.help) <= 100 and one.rich_help_panel for one in own)
     assert "Example:" not in command.help
@@ -126,3 +126,8 @@ def test_no_verb_has_more_than_20_options_and_help_fits_on_a_line():
         options = [one for one in command.params if one.param_type_name == "option" and one.name not in EVERYWHERE]
         assert len(options) <= 20, verb
         assert all(0 < len(one.help) <= 100 for one in options), verb
+
+
+@pytest.mark.parametrize("verb", [(), ("detect",)])
+def test_the_help_of_the_program_and_of_detect_fits_on_a_screen(tmp_path, verb):
+    assert len(run(tmp_path, *verb, "--help").stdout.splitlines()) <= 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from platform import platform, python_version
 from typing import Annotated, Any
 
@@ -72,7 +73,9 @@ def program() -> Any:
     In the help of every verb, flags show no type, options of all verbs come last, and examples follow the options.
     """
     root: Any = typer.main.get_command(app)
-    shared = [option for option in root.params if option.name in EVERYWHERE]
+    shared = [copy(option) for option in root.params if option.name in EVERYWHERE]
+    for option in shared:
+        option.hidden = True  # the help of the program shows them
     context = root.context_class(root, **root.context_settings)
     for command in (root, *commands(root).values()):
         command.params += [] if command is root else shared
@@ -82,8 +85,8 @@ def program() -> Any:
         for option in command.get_params(command.context_class(command, parent=context)):
             if getattr(option, "is_flag", False):
                 option.metavar = ""
-            if command is not root and option.name in (*EVERYWHERE, "help"):
-                option.rich_help_panel = "All verbs"
+            if command is not root and option.name == "help":
+                option.rich_help_panel = "Advanced"
     return root
 
 

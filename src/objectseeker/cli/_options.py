@@ -29,19 +29,21 @@ OPERATING_POINT_KEYS = ("clean_recall", "fppi", "base_threshold")
 DATASET = "coco:FILE.json:IMAGES, voc:DIR:SPLIT, kitti:DIR, yolo:DIR, mot:DIR, a folder, ..."
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document instead of tables.", rich_help_panel="Output")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel="Output")]
 PatchArea = Annotated[
-    str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.", rich_help_panel="Threat")
+    str, typer.Option(metavar="SHARE", help="Share of the image. [1%]", show_default=False, rich_help_panel="Threat")
 ]
-PatchAspect = Annotated[float, typer.Option(help="Patch width divided by its height.", rich_help_panel="Threat")]
-PatchCount = Annotated[int, typer.Option(help="Number of patches at the same time, 1 or 2.", rich_help_panel="Threat")]
+PatchAspect = Annotated[
+    float, typer.Option(help="Width divided by height. [1]", show_default=False, rich_help_panel="Threat")
+]
+PatchCount = Annotated[
+    int, typer.Option(help="Patches at the same time. [1]", show_default=False, rich_help_panel="Threat")
+]
 DefenseName = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE|NAME",
-        help="Defense file or packaged name. Default: that of the run or detector.",
+        help="File or name. Default: the detector's.",
         autocompletion=complete_defense,
         rich_help_panel="Defense",
     ),
@@ -51,7 +53,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting; repeatable. See objectseeker defense show.",
+        help="Change a setting; see defense show.",
         autocompletion=complete_setting,
         rich_help_panel="Defense",
     ),
@@ -69,7 +71,7 @@ class DefenseOptions:
             "--detector",
             "-d",
             metavar="SPEC",
-            help="Detector, with its default defense. Default: builtin.",
+            help="Detector. Default: builtin.",
             rich_help_panel="Defense",
         ),
     ] = None
@@ -122,7 +124,7 @@ class ThreatModelOptions:
     patch_count: PatchCount = 1
     certification_threshold: Annotated[
         float | None,
-        typer.Option(help="T: overlap with the object to exceed. Default: the rule's.", rich_help_panel="Threat"),
+        typer.Option(help="T, the overlap to exceed. [0]", rich_help_panel="Threat"),
     ] = None
 
     def threat_model(self) -> ThreatModel:
@@ -178,16 +180,16 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.", rich_he
 ClassMap = Annotated[
     str | None,
     typer.Option(
-        metavar="DETECTOR=DATASET,...",
-        help="Dataset class by detector class, if names differ; or a file of such lines.",
-        rich_help_panel="Input",
+        metavar="A=B,...",
+        help="Detector=dataset class; or a file.",
+        rich_help_panel="Advanced",
     ),
 ]
 AllowOutsidePaths = Annotated[
     bool,
     typer.Option(
         "--allow-outside-paths",
-        help="Allow annotations to name images outside the folder.",
+        help="Allow images outside the folder.",
         rich_help_panel="Advanced",
     ),
 ]
@@ -195,7 +197,7 @@ TrustDetector = Annotated[
     bool,
     typer.Option(
         "--trust-detector",
-        help="Confirm that the detector gives the same boxes on another CPU.",
+        help="Confirm that it is the same detector.",
         rich_help_panel="Advanced",
     ),
 ]

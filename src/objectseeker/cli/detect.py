@@ -17,6 +17,7 @@ from objectseeker.cli._options import (
     Device,
     Json,
     ThreatModelOptions,
+    TrustDetector,
     grouped,
     note_masks,
     read_class_map,
@@ -33,50 +34,42 @@ def detect(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="IMAGE|FOLDER|DATASET|VIDEO...",
-            help="Images and folders, one dataset, or one video: a file, an address, a camera's number, video:FOLDER.",
+            metavar="SOURCE...",
+            help="Images, folders, a dataset or a video.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the results; an unfinished one of images is resumed.")],
+    out: Annotated[Path, typer.Option(help="Folder for the results.", rich_help_panel="Output")],
     defense: DefenseOptions,
-    certify: Annotated[bool, typer.Option("--certify", help="Certify the boxes that are output.")] = False,
-    annotate: Annotated[bool, typer.Option(help="Write annotated images or an annotated video.")] = True,
+    annotate: Annotated[
+        bool, typer.Option(help="Write annotated images or video.", show_default=False, rich_help_panel="Output")
+    ] = True,
     as_json: Json = False,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Certify the boxes that are output.", rich_help_panel="Threat")
+    ] = False,
     *,
     threat: ThreatModelOptions,
+    stride: Annotated[int, typer.Option(help="Use every n-th frame.", rich_help_panel="Video")] = 1,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start at 90 or 1:30.", rich_help_panel="Video")
+    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="TIME", help="Stop before this.", rich_help_panel="Video")] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Of a folder of frames. Default: 25.", rich_help_panel="Video")
+    ] = None,
     class_map: ClassMap = None,
     allow_outside_paths: AllowOutsidePaths = False,
-    stride: Annotated[int, typer.Option(help="Of a video: use every n-th frame.")] = 1,
-    start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of a video: start here, in seconds or as h:mm:ss.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of a video: stop before this, in seconds or as h:mm:ss.")
-    ] = None,
-    fps: Annotated[float | None, typer.Option(help="Of a folder of frames: frames per second. Default: 25.")] = None,
     device: Device = None,
-    trust_detector: Annotated[
-        bool,
-        typer.Option("--trust-detector", help="Confirm that the detector is the same, if that cannot be verified."),
-    ] = False,
+    trust_detector: TrustDetector = False,
 ) -> None:
-    """Detect in images, a dataset or a video: COCO results, CSV, alerts and annotated images.
+    """Detect in images, a dataset or a video; write COCO results and alerts.
 
-    A video gives frames.jsonl, one line of JSON per frame, and annotated.mp4. Boxes that only masking recovered are
-    drawn dashed, and have "origin": "recovered"; they raise an alert. If an attacker hides a certified object from the
-    undefended detector, the image is flagged; clean images may be flagged, too.
+    Boxes that only masking recovered raise an alert. With --certify every box says where no patch can hide it on the
+    unmodified image. Exit code 1: some images failed. 2: all did.
 
-    With --certify every box says where no patch can hide it (far, close, over, anywhere) on the unmodified image. If an
-    image is already attacked, objects may be missing from its boxes; no certificate covers those.
-
-    Ctrl-C stops it; finished images are kept, and the same command resumes. One image that fails is named, and
-    processing continues. Exit code 1: some images failed. 2: all did.
-
-    Example:  objectseeker detect photos/ --out found
-    Example:  objectseeker detect photos/ --defense tuned/defense.json --out found --certify --patch-area 1%
-    Example:  objectseeker detect clip.mp4 --start 1:30 --end 2:00 --stride 5 --out clip
-    Example:  objectseeker detect 0 --defense builtin-video --out camera
-    Example:  objectseeker detect coco:annotations.json:images --class-map Pkw=car --out found
+    Example:  objectseeker detect photos/ --out found --certify
+    Example:  objectseeker detect photos/ --defense defense.json --out found
+    Example:  objectseeker detect clip.mp4 --start 1:30 --stride 5 --out clip
     """
     from objectseeker.inference import detect as run_detection
 

@@ -214,21 +214,13 @@ class CurveTally:
 _PLAIN = ("label", "row", "true_positives", "false_positives")
 
 
-def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> CurveTally:
-    """Count true and false positives of the base boxes together with what a defense adds at each base threshold.
+Matched = tuple[Ints, Ints, Ints]  # objects found; the images and the labels of false positives
 
-    Args:
-        images: The images with their base boxes and objects.
-        base_thresholds: One per row; the changes of a row are against the row before it.
-        additions: What the defense adds to the base boxes at each base threshold, in the dataset's labels.
-    """
-    classes, cells = len(images.names), len(images.images) * len(images.names)
+
+def _match_rows(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> Iterator[Matched]:
+    """Match the base boxes and what a defense adds with the objects, at each base threshold."""
     base, known = images.base, candidate_pairs(images.base, images)
-    truth = images.truth
-    cell_of_object = truth.image * classes + truth.detections.label
-    before = np.zeros((2, cells), np.int64)
-    entries: list[tuple[Ints, Ints, Ints, Ints]] = []
-    for row, (base_threshold, added) in enumerate(zip(base_thresholds, additions, strict=True)):
+    for base_threshold, added in zip(base_thresholds, additions, strict=True):
         kept = base.detections.score >= base_threshold
         place = np.cumsum(kept) - 1
         pairs_kept = kept[known.box]
@@ -240,14 +232,25 @@ def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[B
         )
         boxes = base.select(kept).followed_by(added)
         taken = greedy_match(boxes.detections.score, pairs, images)
-        found = taken[taken >= 0]
-        wrong = (boxes.image * classes + boxes.detections.label)[taken < 0]
-        counts = np.stack(
-            [
-                np.bincount(cell_of_object[found[~images.ignore[found]]], minlength=cells),
-                np.bincount(wrong, minlength=cells),
-            ]
-        )
+        found, wrong = taken[taken >= 0], taken < 0
+        yield found[~images.ignore[found]], boxes.image[wrong], boxes.detections.label[wrong]
+
+
+def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> CurveTally:
+    """Count true and false positives of the base boxes together with what a defense adds at each base threshold.
+
+    Args:
+        images: The images with their base boxes and objects.
+        base_thresholds: One per row; the changes of a row are against the row before it.
+        additions: What the defense adds to the base boxes at each base threshold, in the dataset's labels.
+    """
+    classes, cells = len(images.names), len(images.images) * len(images.names)
+    cell_of_object = images.truth.image * classes + images.truth.detections.label
+    before = np.zeros((2, cells), np.int64)
+    entries: list[tuple[Ints, Ints, Ints, Ints]] = []
+    for row, (found, image, label) in enumerate(_match_rows(images, base_thresholds, additions)):
+        counted = cell_of_object[found], image * classes + label
+        counts = np.stack([np.bincount(cell, minlength=cells) for cell in counted])
         change = counts - before
         cell = np.flatnonzero(change.any(axis=0))
         entries.append((cell, np.full(len(cell), row), change[0, cell], change[1, cell]))
@@ -266,7 +269,12 @@ def undefended_curve(images: ImageSet, base_thresholds: Floats = BASE_THRESHOLDS
 
 def defended_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> Curve:
     """Return the curve of base boxes together with what a defense adds, as for `tally_curve`."""
-    return tally_curve(images, base_thresholds, additions).total()
+    classes, label_of = len(images.names), images.truth.detections.label
+    tp, fp = np.zeros((2, len(base_thresholds), classes), np.int64)
+    for row, (found, _, label) in enumerate(_match_rows(images, base_thresholds, additions)):
+        tp[row] = np.bincount(label_of[found], minlength=classes)
+        fp[row] = np.bincount(label, minlength=classes)
+    return Curve(np.asarray(base_thresholds), tp, fp, images.objects_per_class, len(images.images))
 
 
 def unpruned_curve(images: ImageSet, settings: EvaluationSettings, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
