@@ -10,7 +10,7 @@ from observe_job import make_dataset, run_here
 from objectseeker import Halves, ObjectSeekerError, Rule
 from objectseeker.cli._tracks import TrackOptions, certified_tracks
 from objectseeker.core.recipes import Rolling
-from objectseeker.metrics.settings import ThreatModel
+from objectseeker.core.threats import ThreatModel
 
 RULE = Rule(mask_threshold=0.2)
 

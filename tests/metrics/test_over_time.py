@@ -14,7 +14,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import FrameIndex, ObservedImage
 from objectseeker.core.recipes import Rolling
 from objectseeker.core.temporal import earliest_uncertified_start, frame_positions
-from objectseeker.metrics.settings import ThreatModel
+from objectseeker.core.threats import ThreatModel
 from objectseeker.metrics.track_certificates import Asked, over_time
 
 WORDS = LabelMap.from_names(("cat", "dog"))

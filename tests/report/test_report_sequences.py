@@ -18,7 +18,7 @@ from objectseeker.core.temporal import (
     frame_positions,
     intersect_alternatives,
 )
-from objectseeker.metrics.settings import ThreatModel
+from objectseeker.core.threats import ThreatModel
 from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
 from objectseeker.report.track_timelines import CERTIFIED_FRAME, CERTIFIED_WINDOW, NO_BOX, UNCERTIFIED, track_timelines
 

@@ -11,7 +11,7 @@ from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
 from objectseeker.metrics.evaluation import Evaluation
-from objectseeker.metrics.settings import certification_threshold_of, describe_operating_point
+from objectseeker.metrics.settings import describe_operating_point
 from objectseeker.metrics.slices import SliceMetrics, describe_worst, worst_slices
 
 UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defense, as `attack` writes it
@@ -82,7 +82,7 @@ def explain(found: Evaluation) -> list[str]:
     """The definitions, and the rule and the threat in full."""
     settings = found.settings
     rule = settings.rule if found.defended.point is None else found.defended.point.rule
-    threshold = certification_threshold_of(rule, settings.threat.certification_threshold)
+    threshold = rule.resolve_threshold(settings.threat.certification_threshold)
     threat = settings.threat
     count = "one patch" if threat.count == 1 else f"{threat.count} patches"
     return [

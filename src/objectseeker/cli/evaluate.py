@@ -120,9 +120,8 @@ def evaluate(
     under_attack = None
     if attacks is not None:
         from objectseeker.attack.metrics import read_recall
-        from objectseeker.metrics.settings import certification_threshold_of
 
-        threshold = certification_threshold_of(chosen.rule, model.certification_threshold)
+        threshold = chosen.rule.resolve_threshold(model.certification_threshold)
         under_attack = read_recall(attacks, deployed, model.patches(), certification_threshold=threshold)
     rows = []
     if requested and found.defended.point is not None:

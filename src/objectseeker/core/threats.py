@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Floats, Ints
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
+
+if TYPE_CHECKING:
+    from objectseeker.core.rules import PruningRule
 
 PatchLocation = Literal["far", "close", "over", "anywhere"]
 PATCH_LOCATIONS: tuple[PatchLocation, ...] = get_args(PatchLocation)
@@ -55,6 +59,45 @@ class Patch:
         """Width and height in pixels in an image of that size; both round up."""
         pixels = self.area * width * height
         return math.ceil(math.sqrt(pixels * self.aspect)), math.ceil(math.sqrt(pixels / self.aspect))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreatModel:
+    """A patch, every location it may have, and how well an object must stay found.
+
+    `certification_threshold` is the T of the certificates; None is the rule's default: 0, for an `IouRule` 0.5.
+    """
+
+    area: float = 0.01
+    aspect: float = 1.0
+    count: int = 1
+    certification_threshold: float | None = None
+    bound: Bound = "exact"
+
+    def __post_init__(self) -> None:
+        if self.certification_threshold is not None:
+            require_fraction(self.certification_threshold, "certification_threshold")
+        if self.bound not in get_args(Bound):
+            raise ObjectSeekerError(f"bound must be one of {', '.join(get_args(Bound))}, got {self.bound!r}")
+        self.patches()
+
+    def patches(self) -> list[Patch]:
+        """Return the patch at every location, in the order of PATCH_LOCATIONS."""
+        return [Patch(self.area, self.aspect, where, self.count) for where in PATCH_LOCATIONS]
+
+    def to_dict(self, rule: PruningRule) -> dict[str, Any]:
+        """Return what certificates of `rule` are about, for files."""
+        return {
+            "patch_area": self.area,
+            "patch_aspect": self.aspect,
+            "patch_count": self.count,
+            "certification_threshold": rule.resolve_threshold(self.certification_threshold),
+            "bound": self.bound,
+        }
+
+    def anywhere(self) -> Patch:
+        """Return the patch of a joint certificate, which is about a single one."""
+        return Patch(self.area, self.aspect, "anywhere")
 
 
 def parse_area(text: str) -> float:

@@ -27,7 +27,7 @@ from objectseeker.files.tables import percent
 from objectseeker.metrics.curves import undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, shares
 from objectseeker.metrics.image_set import ImageSet
-from objectseeker.metrics.settings import EvaluationSettings, certification_threshold_of
+from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.metrics.sweeps import by_lines, split
 from objectseeker.runs.observe import Progress
 from objectseeker.runs.run import Run
@@ -172,7 +172,7 @@ class DetectorGuardComparison:
             "certified objects in the output of the clean image, as the published metrics are counted"
         )
         for name, rule in (("paper", Rule()), (_rule_name(self.settings), self.settings.rule)):
-            if more := certification_threshold_of(rule, threat.certification_threshold):
+            if more := rule.resolve_threshold(threat.certification_threshold):
                 what = "an IoU with" if rule.overlap == "iou" else "a share of"
                 lines.append(f"ObjectSeeker {name} guarantees more than an overlap: {what} the object above {more:g}")
         return lines

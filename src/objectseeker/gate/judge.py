@@ -15,14 +15,13 @@ from typing import Any, Literal
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics import metric
 from objectseeker.metrics.confidence_intervals import NOTHING, ConfidenceInterval, additional_images, bootstrap_interval
 from objectseeker.metrics.metric import Metric, difference_interval
 from objectseeker.metrics.policy import Policy, Requirement, Unit, format_value
-from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, label_of, slice_selectors
 from objectseeker.metrics.tally import Tally
 from objectseeker.text import plain
@@ -226,7 +225,7 @@ def resolve_thresholds(policy: Policy, defense: Defense) -> Policy:
         requirements=tuple(
             replace(
                 requirement,
-                certification_threshold=certification_threshold_of(defense.rule, requirement.certification_threshold),
+                certification_threshold=defense.rule.resolve_threshold(requirement.certification_threshold),
             )
             if requirement.has_patch
             else requirement

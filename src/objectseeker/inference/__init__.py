@@ -12,10 +12,10 @@ from objectseeker.errors import ObjectSeekerError
 if TYPE_CHECKING:
     from objectseeker.core.masks import Image
     from objectseeker.core.seeker import Detector, ObjectSeeker
+    from objectseeker.core.threats import ThreatModel
     from objectseeker.datasets import Dataset
     from objectseeker.inference.frame_sources import Video
     from objectseeker.inference.results import DetectionRun
-    from objectseeker.metrics.settings import ThreatModel
 
 __all__ = ["detect"]
 
@@ -74,11 +74,11 @@ def detect(
         >>> run.totals.to_dict()["certificates"]["far"]
         1
     """
+    from objectseeker.core.threats import ThreatModel
     from objectseeker.inference.frame_sources import FrameSelection, Video, import_pyav
     from objectseeker.inference.images import ImageDetection, open_images, reject_rolling
     from objectseeker.inference.results import Categories, DetectionTotals
     from objectseeker.inference.video import VideoDetection, require_empty
-    from objectseeker.metrics.settings import ThreatModel
 
     folder = None if out is None else Path(out)
     chosen = _resolve_defense(defense)

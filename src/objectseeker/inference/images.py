@@ -26,6 +26,7 @@ import PIL.Image
 from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe, Rolling
 from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.core.threats import ThreatModel
 from objectseeker.datasets import READERS, Dataset, match_classes, open_dataset
 from objectseeker.datasets.dataset import load_sized
 from objectseeker.datasets.parsing import read_bytes
@@ -47,7 +48,6 @@ from objectseeker.inference.results import (
     error_reason,
     save_results,
 )
-from objectseeker.metrics.settings import ThreatModel
 from objectseeker.runs.manifest import ObservationSettings
 
 MAX_JPEG_SIDE = 65_500  # pixels

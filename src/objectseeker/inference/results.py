@@ -27,11 +27,10 @@ import PIL.Image
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import DefendedImage, ObjectSeeker
-from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.files.atomic import save_json, write_atomic
 from objectseeker.inference.drawing import draw
-from objectseeker.metrics.settings import ThreatModel
 from objectseeker.text import escape_csv_cell, escape_invisible
 
 COUNTED = (*PATCH_LOCATIONS, "vacuous_far")

@@ -20,6 +20,7 @@ import PIL.ImageOps
 from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Rolling
 from objectseeker.core.seeker import DefendedImage, ObjectSeeker, prefetch_one
+from objectseeker.core.threats import ThreatModel
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import PARTIAL_SUFFIX
 from objectseeker.inference.drawing import CERTIFIED, PARTLY, VULNERABLE, Key, with_legend
@@ -40,7 +41,6 @@ from objectseeker.inference.results import (
     error_reason,
     to_image_result,
 )
-from objectseeker.metrics.settings import ThreatModel
 from objectseeker.runs.manifest import ObservationSettings
 
 FRAMES, ANNOTATED = "frames.jsonl", "annotated.mp4"

@@ -6,11 +6,11 @@ percentages (0 to 100); scores, thresholds, areas and the clean recall asked for
 
 from __future__ import annotations
 
-from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.metrics.evaluation import DefendedOutcome, Evaluation, evaluate, evaluate_images
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.object_certificates import ObjectCertificate, certify_images
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 from objectseeker.metrics.tuning import SearchSpace, SearchSpec, TuningResult, tune, tune_images
 
 __all__ = [

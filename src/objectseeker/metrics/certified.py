@@ -23,7 +23,6 @@ from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.metrics.image_set import ImageSet
-from objectseeker.metrics.settings import certification_threshold_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +147,7 @@ def remaining_under(
 def _evidence(proofs: ProofTable, rule: PruningRule, certification_threshold: float | None) -> Floats:
     """What each row is worth towards a certificate of its target."""
     certification_threshold = require_fraction(
-        certification_threshold_of(rule, certification_threshold), "certification_threshold"
+        rule.resolve_threshold(certification_threshold), "certification_threshold"
     )
     _check(rule, proofs)
     return np.where(proofs.share > certification_threshold + MARGIN, rule.evidence(proofs.score), 0.0)

@@ -17,6 +17,7 @@ import numpy as np
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe
+from objectseeker.core.threats import ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.tables import to_html
@@ -32,7 +33,6 @@ from objectseeker.metrics.evaluation import (
 from objectseeker.metrics.image_set import under
 from objectseeker.metrics.metric import Metric, difference_interval
 from objectseeker.metrics.parallel import OnImage
-from objectseeker.metrics.settings import ThreatModel
 from objectseeker.metrics.sweeps import split
 from objectseeker.metrics.tally import Tally
 from objectseeker.metrics.tuning import SearchSpec, Trial, tune_images

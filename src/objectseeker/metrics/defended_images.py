@@ -16,13 +16,13 @@ from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.joint import JointCertificate
 from objectseeker.core.observation import Observation
 from objectseeker.core.rules import IouRule, PruningRule, Rule
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel
 from objectseeker.metrics.certified import ProofTable, build_proof_table, certified_objects, joint_certificates
 from objectseeker.metrics.curves import Curve, defended_curve
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.replay import PruneEveryImage, Replay, find_candidates
 from objectseeker.metrics.replay_iou import find_iou_candidates
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ import numpy as np
 from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.tables import per_image, percent, to_html
@@ -26,13 +26,7 @@ from objectseeker.metrics.defended_images import OperatingPoint, operating_row_o
 from objectseeker.metrics.image_set import nothing_counts
 from objectseeker.metrics.metric import Metric
 from objectseeker.metrics.parallel import OnImage, default_process_count
-from objectseeker.metrics.settings import (
-    BASE_THRESHOLDS,
-    OPERATING_POINT_KEYS,
-    EvaluationSettings,
-    ThreatModel,
-    describe_fppi,
-)
+from objectseeker.metrics.settings import BASE_THRESHOLDS, OPERATING_POINT_KEYS, EvaluationSettings, describe_fppi
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, SliceMetrics, measure_slices
 from objectseeker.metrics.tally import RunTally, Tally, TallyRequest, tally_images
 from objectseeker.runs.run import Run

@@ -16,9 +16,8 @@ from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rules import PruningRule
-from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.defense import Defense
-from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
 from objectseeker.runs.run import Run
 
 ObjectIs = Literal["labeled", "output"]  # by the dataset, or by the defended detector
@@ -135,7 +134,7 @@ def _rows(
 ) -> list[ObjectCertificate]:
     """`targets` are the objects in the detector's labels, and `object_of`, ascending, says which object each one is."""
     observation = image.observation
-    threshold = certification_threshold_of(rule, threat.certification_threshold)
+    threshold = rule.resolve_threshold(threat.certification_threshold)
     proven = rule.certify(observation, targets, threat.patches(), certification_threshold=threshold, bound=threat.bound)
     far = PATCH_LOCATIONS.index("far")
     nothing_safe = (0, 0, observation.width, observation.height)

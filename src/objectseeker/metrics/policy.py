@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, parse_area
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel, parse_area
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
-from objectseeker.metrics.settings import ThreatModel
 from objectseeker.text import shown, suggest_name
 
 FORMAT = 1

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
-from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Floats
 from objectseeker.core.rules import PruningRule, Rule
 from objectseeker.core.rules.iou import FILTER_IOU, with_filter_iou
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch
+from objectseeker.core.threats import ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 
@@ -21,45 +20,6 @@ BASE_THRESHOLDS: Floats = np.arange(100) / 100
 BASE_THRESHOLDS.setflags(write=False)
 
 OPERATING_POINT_KEYS = ("clean_recall", "base_threshold", "fppi")  # what can fix an operating point, one of them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreatModel:
-    """What is certified against: a patch, everywhere it may lie, and how well an object must stay found.
-
-    `certification_threshold` is the T of the certificates; None is the rule's default: 0, for an `IouRule` 0.5.
-    """
-
-    area: float = 0.01
-    aspect: float = 1.0
-    count: int = 1
-    certification_threshold: float | None = None
-    bound: Bound = "exact"
-
-    def __post_init__(self) -> None:
-        if self.certification_threshold is not None:
-            require_fraction(self.certification_threshold, "certification_threshold")
-        if self.bound not in get_args(Bound):
-            raise ObjectSeekerError(f"bound must be one of {', '.join(get_args(Bound))}, got {self.bound!r}")
-        self.patches()
-
-    def patches(self) -> list[Patch]:
-        """The patch at every place, in the order of WHERES."""
-        return [Patch(self.area, self.aspect, where, self.count) for where in PATCH_LOCATIONS]
-
-    def to_dict(self, rule: PruningRule) -> dict[str, Any]:
-        """What certificates of `rule` are about, for files."""
-        return {
-            "patch_area": self.area,
-            "patch_aspect": self.aspect,
-            "patch_count": self.count,
-            "certification_threshold": certification_threshold_of(rule, self.certification_threshold),
-            "bound": self.bound,
-        }
-
-    def anywhere(self) -> Patch:
-        """The patch of a joint certificate, which is about a single one."""
-        return Patch(self.area, self.aspect, "anywhere")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +121,7 @@ class EvaluationSettings:
         the operating point.
         """
         threat = self.threat
-        threshold = certification_threshold_of(self.rule, threat.certification_threshold)
+        threshold = self.rule.resolve_threshold(threat.certification_threshold)
         standard = {
             "patch_area": 0.01,
             "patch_aspect": 1.0,
@@ -188,11 +148,6 @@ class EvaluationSettings:
             "base_threshold": self.base_threshold,
             "fppi": self.fppi,
         }
-
-
-def certification_threshold_of(rule: PruningRule, certification_threshold: float | None) -> float:
-    """The T of a rule's certificates: its own, unless given."""
-    return rule.resolve_threshold(certification_threshold)
 
 
 def require_fppi(most: float) -> float:

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Ints
-from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.datasets.parsing import read_bytes
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics import metric
 from objectseeker.metrics.metric import Metric
-from objectseeker.metrics.settings import ThreatModel
 from objectseeker.metrics.tally import Tally
 from objectseeker.runs.run import Run
 from objectseeker.text import plain, readable, shown, suggest_name

@@ -19,7 +19,7 @@ from objectseeker.core.certification import visible_area
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rules import PruningRule
-from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.average_precision import ScoredBoxes
 from objectseeker.metrics.curves import NO_BOXES, CurveTally, tally_curve
@@ -27,7 +27,7 @@ from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.image_set import NO_IMAGES, BoxTable, ImageSet
 from objectseeker.metrics.matching import candidate_pairs, false_positives, greedy_match
 from objectseeker.metrics.parallel import OnImage, open_workers
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 
 MAX_TALLIED_IMAGES = 100_000  # of more images only sums are kept: some 100 MB; there are then no confidence intervals
 

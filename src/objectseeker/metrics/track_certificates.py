@@ -29,9 +29,8 @@ from objectseeker.core.temporal import (
     frame_positions,
     intersect_alternatives,
 )
-from objectseeker.core.threats import Patch, PatchLocation
+from objectseeker.core.threats import Patch, PatchLocation, ThreatModel
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
 
 WINDOWS = (4, 8, 16)
 ESTIMATED = " *"  # behind masks in tables
@@ -296,7 +295,7 @@ def tracked_objects(
     """The objects of a frame that count and have a track, by number; and what the frame, as `shown`, is for each."""
     chosen = _counted(image)
     truth, of_object = vocabulary.map_to_detector(image.truth[chosen], classwise=rule.classwise)
-    threshold = certification_threshold_of(rule, threat.certification_threshold)
+    threshold = rule.resolve_threshold(threat.certification_threshold)
     found = [
         frame_positions(rule, one, truth, patch, certification_threshold=threshold, bound=threat.bound) for one in shown
     ]

@@ -18,7 +18,7 @@ from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rules import PruningRule, Rule
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
@@ -27,7 +27,7 @@ from objectseeker.metrics.curves import Curve, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
 from objectseeker.metrics.evaluation import DefendedOutcome
 from objectseeker.metrics.image_set import ImageSet
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, describe_fppi, require_seed
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, describe_fppi, require_seed
 from objectseeker.metrics.sweeps import split
 from objectseeker.runs.run import Run
 

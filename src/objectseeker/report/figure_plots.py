@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from objectseeker.core.rules.iou import IOU_THRESHOLD
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.metrics import DefendedOutcome, sweeps
-from objectseeker.metrics.settings import certification_threshold_of, describe_fppi
+from objectseeker.metrics.settings import describe_fppi
 from objectseeker.metrics.sweeps import Part, PrecisionRecall, SizeBin, SweepPoint
 from objectseeker.report import figure_rows
 from objectseeker.report.figure_rows import CLEAN_RECALLS, FigureContext, MeanOverT, Variant
@@ -135,7 +135,7 @@ def _threshold(context: FigureContext, rows: list[SweepPoint | MeanOverT]) -> Pl
     panel = _by_value(
         steps,
         label,
-        marked=certification_threshold_of(context.settings.rule, context.settings.threat.certification_threshold),
+        marked=context.settings.rule.resolve_threshold(context.settings.threat.certification_threshold),
     )
     series: list[Line | Bars] = []
     for where, line in zip(PATCH_LOCATIONS, panel.series, strict=True):
@@ -370,7 +370,7 @@ def _describe_settings(context: FigureContext, *, hide: Collection[str]) -> str:
     if "filter_ioa" in rule:
         facts["filter_ioa"] = f"filter_ioa {rule['filter_ioa']:g}"
     facts |= {
-        "T": f"T = {certification_threshold_of(settings.rule, threat.certification_threshold):g}",
+        "T": f"T = {settings.rule.resolve_threshold(threat.certification_threshold):g}",
         "bound": f"{threat.bound} bound",
         "area": f"patch area {100 * threat.area:g} %",
         "aspect": "square" if threat.aspect == 1 else f"width : height {threat.aspect:g}",

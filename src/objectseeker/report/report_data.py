@@ -23,11 +23,7 @@ from objectseeker.metrics.evaluation import evaluate_images
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.matching import candidate_pairs, greedy_match
 from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs_as_objects
-from objectseeker.metrics.settings import (
-    EvaluationSettings,
-    certification_threshold_of,
-    describe_operating_point,
-)
+from objectseeker.metrics.settings import EvaluationSettings, describe_operating_point
 from objectseeker.metrics.slices import MIN_SLICE_OBJECTS, NO_TAGS, ImageTags
 from objectseeker.metrics.sweeps import SIZE_BINS
 from objectseeker.report.packed_certificates import Column
@@ -255,7 +251,7 @@ def _match(image_set: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Flo
 def slider_stops(settings: EvaluationSettings) -> dict[str, Any]:
     """Return the stops of the page's sliders, those of the settings included, and the initial ones."""
     threat = settings.threat
-    threshold = certification_threshold_of(settings.rule, threat.certification_threshold)
+    threshold = settings.rule.resolve_threshold(threat.certification_threshold)
     return {
         "areas": sorted({*AREAS, threat.area}),
         "aspects": sorted({*ASPECTS, threat.aspect}),

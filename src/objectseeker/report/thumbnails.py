@@ -12,12 +12,11 @@ import PIL.Image
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rules import PruningRule
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, ThreatModel
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.metrics.certified import build_proof_table, certified_objects
 from objectseeker.metrics.image_set import ImageSet
-from objectseeker.metrics.settings import ThreatModel
 
 MAX_THUMBNAIL_SIDE, MAX_VIEW_SIDE = 240, 640  # pixels
 THUMBNAIL_QUALITY, VIEW_QUALITY = 50, 60  # JPEG

@@ -19,7 +19,7 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, Rolling
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.temporal import UNBOUNDED_MOTION, FramePositions, earliest_uncertified_start
-from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
+from objectseeker.core.threats import ThreatModel
 from objectseeker.metrics.track_certificates import MOVES, WINDOWS, longest_hidden, tracked_objects, windows_of
 from objectseeker.report.packed_certificates import Column
 from objectseeker.text import redact_path
@@ -73,7 +73,7 @@ def track_timelines(
     playback = {
         "area": threat.area,
         "aspect": threat.aspect,
-        "certification_threshold": certification_threshold_of(rule, threat.certification_threshold),
+        "certification_threshold": rule.resolve_threshold(threat.certification_threshold),
         "rolling": rolling,
         "max_motions": MOVES,
         "windows": windows,

@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe
-from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.inference.results import CERTIFICATE, CERTIFICATE_SCOPE, COUNTED, Categories, ImageResult
-from objectseeker.metrics.settings import ThreatModel
 from objectseeker.serve.limits import MAX_JSON_BYTES, RequestRejectedError, ServerLimits, check_forward_passes
 
 Array = npt.NDArray[Any]

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.core.threats import ThreatModel
 from objectseeker.inference.results import ImageResult, detect_image
-from objectseeker.metrics.settings import ThreatModel
 from objectseeker.serve.limits import ClientDisconnectedError, RequestRejectedError, ServerLimits
 from objectseeker.serve.monitoring import Metrics
 
