@@ -223,7 +223,7 @@ def decide(
 
 
 def any_box_per_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
-    """Reduce flags (boxes, objects) to (objects, masks): is any box under the mask flagged?"""
+    """Return whether any box under each mask is flagged: flags (boxes, objects) to (objects, masks)."""
     under = np.zeros((flags.shape[1], masks), dtype=np.bool_)
     box, n = np.nonzero(flags)
     under[n, mask_of[box]] = True

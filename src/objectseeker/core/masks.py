@@ -1,4 +1,4 @@
-"""Masks: which pixels a view of the image does not show.
+"""Masks: the pixels that a view of the image does not show.
 
 Every mask is made of strips: all of the image between two columns, or between two rows. A strip that reaches one border
 is a half mask; one that reaches none is a band. `recipes` makes the masks of any image size.
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.errors import ObjectSeekerError, require_count
 
-# Images: arrays of pixels, checked, and with some of them painted over.
+# Images: arrays of pixels, checked, and with some of them filled.
 
 
 Image = npt.NDArray[np.uint8]  # H x W x 3, RGB
@@ -53,12 +53,12 @@ def fill_rectangles(
 
 Side = Literal["left", "top", "right", "bottom"]
 SIDES: tuple[Side, ...] = get_args(Side)  # the order of a certificate's four lines XL, YT, XR, YB
-NO_SIDE = -1  # of a band, which lies at no border
+NO_SIDE = -1  # of a band, which is at no border
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskSet:
-    """Masks of one image size, each a strip. Mask i removes the pixels [x1, x2) x [y1, y2) of `removed[i]`.
+    """Strip masks of one image size; mask i removes the pixels [x1, x2) x [y1, y2) of `removed[i]`.
 
     Along its `axis[i]` (0: columns, 1: rows) strip i removes [start[i], end[i]), along the other axis everything. Every
     strip removes something and keeps something. `side[i]` says at which border a half mask lies (an index into SIDES)
@@ -103,7 +103,7 @@ class MaskSet:
 
     @property
     def strip_indices(self) -> Ints:
-        """Which of `strips` each mask is made of: (M, 1)."""
+        """The indices of the `strips` that each mask is made of: (M, 1)."""
         return np.arange(len(self))[:, None]
 
     @property
@@ -113,21 +113,21 @@ class MaskSet:
 
     @property
     def only_halves(self) -> bool:
-        """Whether there is no band among them."""
+        """Return whether there is no band among them."""
         return not (self.side == NO_SIDE).any()
 
     @property
     def lines(self) -> tuple[Bools, Ints]:
-        """Where the strips are cut, (M, 2): is there a line at the start and at the end, and where along the axis."""
+        """Return whether there is a line at the start and the end of each strip, and its place: (M, 2) each."""
         inside = np.stack([self.start > 0, self.end < self.extent[self.axis]], axis=1)
         return inside, np.stack([self.start, self.end], axis=1)
 
     def removes(self, axis: int, first: Ints, length: int) -> Bools:
-        """Which masks remove a patch by where it lies along one axis: (len(first), M); no mask of the other axis does.
+        """Return the masks that remove a patch by its position on one axis: (len(first), M).
 
         The patch covers [first, first + length) there, the rest of it may be anywhere: this is the method's one
         predicate "this mask removes a patch here". Only visible pixels count, so a strip that reaches a border also
-        removes what hangs over it: [max(first, 0), min(first + length, limit)) lies within [start, end) iff
+        removes what hangs over it: [max(first, 0), min(first + length, limit)) is within [start, end) iff
 
             (first >= start or start = 0) and (first + length <= end or end = limit).
         """
@@ -136,7 +136,7 @@ class MaskSet:
         return np.asarray(begins & ends & (self.axis == axis))
 
     def breakpoints(self, axis: int, length: int) -> Ints:
-        """The positions along one axis from which on `removes` may be another set, ascending; the first of all first.
+        """Return the positions along one axis at which `removes` may change, ascending, from the first of all.
 
         A strip removes the positions from `start` to `end - length`: the set changes at these ends and nowhere else.
         """
@@ -167,15 +167,15 @@ class MaskSet:
 class MaskPairs:
     """Masks that remove two halves of the image each, for two patches at two places.
 
-    Mask i removes the half masks `strip_indices[i]` = (a, b) of `strips`, a <= b, and nothing else; a == b is one half
+    Mask i removes the half masks `strip_indices[i]` = (a, b) of `strips`, a <= b, only; a == b is one half
     mask alone. `removed[i]` holds the two rectangles. No mask removes the whole image.
 
     A patch whose visible pixels a mask (a, b) removes lies wholly in a or wholly in b. Its visible pixels form a
     rectangle, and there are three cases. Same side: one half contains the other. Left of l and right of r: columns l
     to r - 1 are kept, at least one since not everything is removed, so a rectangle that reaches from one half into
     the other would contain a kept column. Left or right, and top or bottom: if the rectangle had a column outside a
-    and a row outside b, the pixel where they cross would be kept. So a mask removes two patches iff each of them lies
-    in a or in b. Lines lie strictly inside the image: what of a patch hangs over the border breakpoints nothing.
+    and a row outside b, the pixel where they cross would be kept. So a mask removes two patches iff each of them is
+    in a or in b. Lines lie strictly inside the image: what of a patch hangs over the border changes nothing.
     """
 
     strips: MaskSet
@@ -212,7 +212,7 @@ class MaskPairs:
         return True
 
     def removes(self, axis: int, first: Ints, length: int) -> Bools:
-        """`MaskSet.removes` for pairs: one of the two half masks does. (len(first), M)"""
+        """Return `MaskSet.removes` for pairs: whether one of the two half masks does, (len(first), M)."""
         return np.asarray(self.strips.removes(axis, first, length)[:, self.strip_indices].any(axis=2))
 
     def breakpoints(self, axis: int, length: int) -> Ints:
@@ -247,7 +247,7 @@ def strips(width: int, height: int, columns: Iterable[tuple[int, int]], rows: It
 
 
 def removes_everything(single: MaskSet, a: Ints, b: Ints) -> Bools:
-    """Whether half masks a and b together remove the whole image: opposite sides that meet or overlap."""
+    """Return whether half masks a and b remove the whole image: opposite sides that meet or overlap."""
     sides, lines = single.side, single.line
     a, b = np.where(sides[a] < sides[b], a, b), np.where(sides[a] < sides[b], b, a)  # left or top first
     return np.asarray((sides[b] == sides[a] + 2) & (lines[a] >= lines[b]))

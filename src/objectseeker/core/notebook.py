@@ -1,6 +1,6 @@
-"""What a notebook shows of boxes, observations and certificates: a small picture as SVG and a table, both as HTML.
+"""Notebook displays of boxes, observations and certificates: a small SVG and a table, as HTML.
 
-No image is needed and nothing is loaded. Long lists end after MOST_ROWS rows and MOST_DRAWN boxes and say so.
+No image is needed and nothing is loaded. Long lists end after MOST_ROWS rows and MOST_DRAWN boxes and report it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS, MOST_DRAWN = 20, 400
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's, by label
-PICTURE, SMALL = 320, 48  # pixels across
+LARGE, SMALL = 320, 48  # pixels across
 PROVEN, NOT_PROVEN, VACUOUS = "✓", "✗", "○"
 
 
@@ -29,9 +29,9 @@ def detections_html(found: Detections) -> str:
 
 
 def observation_html(seen: Observation) -> str:
-    """Base boxes thick, the surer the clearer, what is found under masks thin; and how many masks find anything."""
+    """Draw base boxes thick, by score, and masked boxes thin; count the masks that find anything."""
     masked = seen.all_masked
-    picture = _svg(
+    drawing = _svg(
         seen.width,
         seen.height,
         [*_rectangles(masked, width=0.5, opacity=0.25), *_rectangles(seen.base, width=2, opacity=None)],
@@ -41,13 +41,13 @@ def observation_html(seen: Observation) -> str:
         f"{seen.width} x {seen.height} pixels: {_plural(len(seen.base), 'base box', 'base boxes')}, "
         f"{_plural(len(masked), 'masked box', 'masked boxes')} under {under} of {_plural(len(seen.masks), 'mask')}"
     )
-    return _page(head, picture, _boxes(seen.base))
+    return _page(head, drawing, _boxes(seen.base))
 
 
 def certificates_html(proven: Certificates) -> str:
-    """Object by object: the verdict of every threat, the largest square, the safe masks, and the four lines drawn.
+    """Return a row per object: verdicts of all threats, largest square, safe masks, and the four lines.
 
-    Shaded is what lies between the lines of half masks. A patch that escapes all that are safe reaches into it; where
+    The area between the lines of half masks is shaded. A patch that escapes all that are safe reaches into it; where
     the lines have passed each other, it spans it.
     """
     patches, objects = proven.certified.shape
@@ -61,9 +61,9 @@ def certificates_html(proven: Certificates) -> str:
         ]
         left, top, right, bottom = lines[n].tolist()
         between = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
-        picture = _svg(width, height, [_rectangle(between, "#d55e00", shade=0.35)], across=SMALL)
+        drawing = _svg(width, height, [_rectangle(between, "#d55e00", shade=0.35)], across=SMALL)
         cells = [str(n), *verdicts, f"{proven.largest_square[n]} px", str(int(proven.safe[n].sum()))]
-        rows.append([*cells, ", ".join(map(str, lines[n].tolist())), picture])
+        rows.append([*cells, ", ".join(map(str, lines[n].tolist())), drawing])
     threats = [f"threat {p}" for p in range(patches)]
     head = ["object", *threats, "largest square", "safe masks", "XL, YT, XR, YB", ""]
     counts = [f"threat {p}: {int(proven.certified[p].sum())} certified" for p in range(patches)]
@@ -102,7 +102,7 @@ def _rectangle(
     )
 
 
-def _svg(width: float, height: float, parts: Iterable[str], *, across: int = PICTURE) -> str:
+def _svg(width: float, height: float, parts: Iterable[str], *, across: int = LARGE) -> str:
     width, height = max(float(width), 1.0), max(float(height), 1.0)
     scale = across / max(width, height)
     return (

@@ -1,4 +1,4 @@
-"""What a detector saw of one image: all that inference and certification need."""
+"""The boxes of a detector in one image: all that inference and certification need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from objectseeker.errors import ObjectSeekerError, require_count
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Boxes on the untouched image (`base`) and on the image under each mask (`masked`, one entry per mask).
+    """Boxes of the unmasked image (`base`) and of each masked view (`masked`, one entry per mask).
 
     `boxes` holds all masked boxes in one container, mask by mask, and `mask_of` the mask each of them came from.
     """
@@ -51,9 +51,9 @@ class Observation:
         return observation_html(self)
 
     def restricted_to(self, masks: Masks) -> Observation:
-        """What was seen under these masks alone, in their order: the observation that their recipe would have made.
+        """Return the observation under these masks only, in their order, as their recipe would have made it.
 
-        Masks are the same if they remove the same rectangles, to the pixel; one that was not observed is refused.
+        Masks are the same if they remove the same rectangles, to the pixel; one that was not observed is an error.
         """
         places = {removed.tobytes(): index for index, removed in enumerate(self.masks.removed)}
         kept = [places.get(removed.tobytes(), -1) for removed in masks.removed]
@@ -65,9 +65,9 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class FrameIndex:
-    """Which frame of which sequence an image is; `number` counts time, from 0 and with gaps where frames are missing.
+    """The frame of a sequence; `number` counts time, from 0 and with gaps where frames are missing.
 
-    `fps` are the frames a second, None where nobody says.
+    `fps` are the frames per second, None if unknown.
     """
 
     sequence: str
@@ -82,9 +82,9 @@ NO_TRACK = -1  # of an object that belongs to none
 class ObservedImage:
     """One image of a dataset as observed: what evaluation, certification and the report work on.
 
-    The labels of `observation` are the detector's, those of `truth` the dataset's: a `Vocabulary` goes between them.
-    `ignore` marks objects that count neither way (VOC difficult, COCO crowd); `crowd` marks those of them that stand
-    for any number of objects. Of a `frame` of a sequence, `track` says which object is which: one number per object,
+    The labels of `observation` are the detector's, those of `truth` the dataset's: a `LabelMap` connects them.
+    `ignore` marks objects that count neither way (VOC difficult, COCO crowd); `crowd` marks those that represent
+    any number of objects. Of a `frame` of a sequence, `track` says which object is which: one number per object,
     the same in every frame, or NO_TRACK. It is empty elsewhere.
     """
 
@@ -102,7 +102,7 @@ def keep_lines(observation: Observation, lines: int) -> Observation:
     """`observation` as if only `lines` of its lines per axis had been used, as evenly spaced as they come.
 
     For figures that say so, and for nothing else: some of thirty lines are another recipe than that many lines, one
-    that no `detect` can take, so what is certified of them is certified of nothing that can be deployed.
+    that no `detect` can take, so their certificates are about nothing that can be deployed.
 
     An axis that has no more lines than that, because the image is only a few pixels long, keeps all of them.
     """
@@ -127,7 +127,7 @@ def keep_lines(observation: Observation, lines: int) -> Observation:
 
 
 def evenly_spaced_lines(stored: int, count: int) -> list[int]:
-    """Which `count` of the lines 1 to `stored` of an axis are spread over it most evenly, ascending."""
+    """Return the `count` of the lines 1 to `stored` that are spread most evenly, ascending."""
     if require_count(count, "lines") > stored:
         raise ObjectSeekerError(f"lines must be at most {stored}, as many as were observed, got {count}")
     return [(2 * t * (stored + 1) + count + 1) // (2 * (count + 1)) for t in range(1, count + 1)]

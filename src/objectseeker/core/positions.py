@@ -7,9 +7,10 @@ masks removes a patch iff one of them does (`masks.MaskPairs`).
 
 Let U(c) be the views that remove a patch of class c, among those that can prove an object. Against one patch an object
 is proven iff every allowed class has views enough in U(c); against two patches iff every pair c, d of allowed classes,
-c = d included, has views enough in U(c) and U(d) both. "Enough" is one view that decides alone, or views with enough
-evidence: more views are never worse. So if U(c) is contained in U(e), class e need not be looked at: for any d, what
-U(c) and U(d) share, U(e) and U(d) share; and what U(c) holds, U(e) and U(e) share. Only the hardest classes count.
+c = d included, has views enough in U(c) and U(d) both. "Enough" is one view that is sufficient on its own, or views
+with enough evidence: more views are never worse. So if U(c) is contained in U(e), class e need not be considered: for
+any d, what U(c) and U(d) share, U(e) and U(d) share; and what U(c) holds, U(e) and U(e) share. Only the hardest classes
+count.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class PositionClasses:
     """The classes of one patch size, axis by axis.
 
     Along axis a, class i are the positions from `starts[a][i]` to the next start, and `removes[a][i]` are the views
-    that remove a patch there, wherever it lies on the other axis.
+    that remove a patch there, at any position on the other axis.
     """
 
     starts: tuple[Ints, Ints]
@@ -43,7 +44,7 @@ class PositionClasses:
         return _classes_of(masks, patch)
 
     def reached(self, rectangle: Ints) -> tuple[Ints, Ints]:
-        """The classes along each axis that an (inclusive) rectangle of positions has some of; none if it is empty."""
+        """Return the classes along each axis in an (inclusive) rectangle of positions; none if it is empty."""
         if (rectangle[:2] > rectangle[2:]).any():
             return np.empty(0, np.int64), np.empty(0, np.int64)
         ends = (np.searchsorted(self.starts[axis], rectangle[[axis, axis + 2]], side="right") for axis in (0, 1))
@@ -51,7 +52,7 @@ class PositionClasses:
         return x, y
 
     def hardest(self, grids: Iterable[tuple[Ints, Ints]], views: Ints) -> Bools:
-        """Which of `views` remove a patch of each class of the `grids`: (classes, len(views)).
+        """Return the `views` that remove a patch of each class of the `grids`: (classes, len(views)).
 
         A grid are classes x and classes y, every x with every y (`reached`). Of each grid only the classes are listed
         that are hardest along both axes: U(x, y) is what x removes and what y removes together, so if x removes no more
@@ -78,18 +79,18 @@ def _classes_of(masks: Masks, patch: tuple[int, int]) -> PositionClasses:
 
 
 def _contains(sets: Bools) -> Bools:
-    """[i, j]: does set i contain set j?"""
+    """Return [i, j]: whether set i contains set j."""
     # counts of what j has and i has not; whole numbers below 2**24, exact in float32
     return np.asarray((~sets).astype(np.float32) @ sets.T.astype(np.float32) == 0)
 
 
 def minimal_sets(contains: Bools) -> Bools:
-    """Which sets contain no other one, given what contains what; of equal sets the first."""
+    """Return the sets that contain no other one; of equal sets the first."""
     earlier = np.tri(len(contains), k=-1, dtype=np.bool_)
     return np.asarray(~(contains & (~contains.T | earlier)).any(axis=1))
 
 
 def jointly_removed(removes: Bools) -> Bools:
-    """[c, d]: does one view remove both a patch of class c and one of class d? `removes` is (classes, views)."""
+    """Return [c, d]: whether one view removes patches of classes c and d; `removes` is (classes, views)."""
     each = removes.astype(np.float32)
     return np.asarray(each @ each.T > 0)

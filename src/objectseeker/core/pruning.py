@@ -21,7 +21,7 @@ EDGE = 0.015  # a masked box this close to its mask's line, as a share of the ax
 
 
 def prune_by_evidence(rule: Rule, observation: Observation) -> Detections:
-    """What `Rule.prune` does: base boxes, then one hull per cluster of unexplained masked boxes."""
+    """Return the base boxes, then one hull per cluster of unfiltered masked boxes, for `Rule.prune`."""
     base = observation.base.with_min_score(rule.base_threshold)
     score = rule.discounted_scores(observation)
     evidence = rule.evidence(score)
@@ -35,7 +35,7 @@ def prune_by_evidence(rule: Rule, observation: Observation) -> Detections:
 
 
 def is_filtered(rule: PruningRule, masked: Detections, base: Detections) -> Bools:
-    """Which masked boxes lie by more than `filter_threshold` inside a base box (of their label, if classwise)."""
+    """Return masked boxes by more than `filter_threshold` in a base box (of their label if classwise)."""
     filtered = np.zeros(len(masked), dtype=np.bool_)
     for some in row_blocks(len(masked), len(base)):
         inside = ioa(masked.xyxy[some], base.xyxy) > rule.filter_threshold
@@ -46,7 +46,7 @@ def is_filtered(rule: PruningRule, masked: Detections, base: Detections) -> Bool
 
 
 def cut_by_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
-    """Which boxes come within EDGE of the axis of a line of the mask they were seen under; a band has two lines."""
+    """Return the boxes within EDGE of the axis of a line of their mask; a band has two lines."""
     strip = masks.strip_indices[mask_of]  # one or two per box
     inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
     axis = masks.strips.axis[strip]
@@ -57,7 +57,7 @@ def cut_by_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
 
 
 def are_neighbors(a: Floats, b: Floats, distance: float) -> Bools:
-    """Which boxes a, b are so close that 1 - max(IoA(a, b), IoA(b, a)) <= distance. Boxes apart never are."""
+    """Return the boxes a, b with 1 - max(IoA(a, b), IoA(b, a)) <= distance; boxes apart never are close."""
     return np.asarray(1 - np.maximum(ioa(a, b), ioa(b, a).T) <= distance)
 
 
@@ -65,7 +65,7 @@ def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
     """Cluster number of every box: connected components of `neighbors` among boxes of equal label.
 
     This is DBSCAN with min_samples = 1. Clusters are numbered in the order of their first box. Memory is linear in the
-    number of boxes; time is quadratic at worst, where boxes overlap and are no neighbors (docs/guarantee.md).
+    number of boxes; time is quadratic at worst, where boxes overlap without being neighbors (docs/guarantee.md).
     """
     number = np.full(len(boxes), -1, np.int64)
     count = 0
@@ -92,7 +92,7 @@ def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
 
 
 def cluster_evidence(cluster: Ints, mask_of: Ints, evidence: Floats, masks: int) -> Floats:
-    """For every cluster, the sum over masks, in their order, of the strongest evidence one of their boxes gives it."""
+    """Return per cluster the sum over masks, in their order, of the strongest evidence of their boxes."""
     view, first = np.unique(
         cluster * max(masks, 1) + mask_of, return_inverse=True
     )  # a view of a cluster: its boxes of one mask

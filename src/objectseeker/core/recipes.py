@@ -1,4 +1,4 @@
-"""Mask recipes: how the masks of any image size are made. A recipe is what is deployed, stored and compared.
+"""Mask recipes: the masks of any image size, as one object to deploy, store and compare.
 
     Halves(30)                  halves:30                  both sides of 30 lines an axis, for a patch of any size
     Pairs(10)                   pairs:10                   all pairs of the half masks of 10 lines, for two patches
@@ -6,7 +6,7 @@
     Halves(10) + Bands(0.01)    halves:10+bands:0.01       the masks of both
     Rolling(Halves(30), 8)      rolling:8:halves:30        those of Halves(30), spread over 8 frames (`rolling`)
 
-Every recipe writes itself as such a text, and `parse` reads it back.
+Every recipe writes itself as such a string, and `parse_recipe` reads it back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_MASKS = 2**15 - 1  # of one image; the store numbers them in 16 bits
 
 
 class Recipe:
-    """What every mask recipe can do. Recipes are equal if they make the same masks for the same reasons."""
+    """A mask recipe. Recipes are equal if they make the same masks for the same reasons."""
 
     __slots__ = ()
 
@@ -51,9 +51,9 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Halves(Recipe):
-    """The half masks of `lines` vertical and `lines` horizontal lines, both sides of each: 4 * lines masks.
+    """Half masks of `lines` vertical and `lines` horizontal lines, both sides of each: 4 * lines masks.
 
-    Line t of an axis of length n lies at ceil(t * n / (lines + 1)), each axis on its own. On an axis of at most
+    Line t of an axis of length n is at ceil(t * n / (lines + 1)), each axis on its own. On an axis of at most
     `lines` pixels lines coincide or fall on the border; each is kept once, and only if it lies inside.
     """
 
@@ -123,7 +123,7 @@ class Bands(Recipe):
     name: ClassVar[str] = "bands"
 
     def __post_init__(self) -> None:
-        patch = Patch(self.area, self.aspect)  # refuses what is no patch
+        patch = Patch(self.area, self.aspect)  # rejects an invalid patch
         checked = {"area": patch.area, "aspect": patch.aspect, "spacing": require_number(self.spacing, "spacing")}
         for name, value in checked.items():  # as floats: equal recipes are then written alike
             object.__setattr__(self, name, value)
@@ -164,9 +164,9 @@ class Sum(Recipe):
 
 
 def subrecipes(recipe: Recipe) -> list[Recipe]:
-    """All recipes that make only masks of `recipe`, at every image size: what one run of it can speak of.
+    """Return all recipes that make only masks of `recipe` at every image size: one run covers them.
 
-    Line t of j on an axis of n pixels lies at ceil(t * n / (j + 1)). If j + 1 divides k + 1, m times, that is
+    Line t of j on an axis of n pixels is at ceil(t * n / (j + 1)). If j + 1 divides k + 1, m times, that is
     ceil(t * m * n / (k + 1)): line t * m of k. Bands of another spacing have another width, so none is among others.
     """
     choices = [[None, *_thinned_recipes(part)] for part in _parts(recipe)]
@@ -182,7 +182,7 @@ def _thinned_recipes(part: Recipe) -> list[Recipe]:
 
 
 def parse_recipe(text: str) -> Recipe:
-    """The recipe that a text such as halves:30, pairs:10, bands:1%,spacing=0.5 or halves:10+bands:1% stands for."""
+    """Parse a recipe: halves:30, pairs:10, bands:1%,spacing=0.5, halves:10+bands:1% and the like."""
     text = str(text)
     if not text.isascii() or "_" in text:  # Python would read 1_0 and digits of other scripts as numbers
         raise _unreadable(text)
@@ -200,13 +200,13 @@ def require_recipe(masks: Recipe) -> Recipe:
 
 
 def pair_counts(lines: int) -> tuple[int, int]:
-    """How many unordered pairs the half masks of `lines` lines per axis have, and how many masks `Pairs` makes."""
+    """Return the number of unordered pairs of half masks of `lines` lines per axis, and of `Pairs` masks."""
     k = require_count(lines, "lines")
     return 2 * k * (4 * k + 1), 5 * k * k + 3 * k
 
 
 def line_positions(length: int, lines: int) -> list[int]:
-    """Where the lines of one axis lie, ascending."""
+    """Return the positions of the lines of one axis, ascending."""
     return sorted({-(-t * length // (lines + 1)) for t in range(1, lines + 1)} - {length})
 
 
@@ -270,9 +270,9 @@ def _unreadable(text: str) -> ObjectSeekerError:
 #     Rolling(Halves(30), 8)          rolling:8:halves:30       frame t shows share t % 8 of the masks of Halves(30)
 #     Share(Halves(30), 3, 8)         share:3:8:halves:30       share 3 of 8: a recipe like any other
 #
-# Which share a frame shows depends on its number in its source (`of_frame`, for runs and streams alike) and on nothing
-# that is seen: frames that are lost, or that come before the first one shown, count. `windows` says what is certified.
-# Runs keep the text alone, so another order of the shares would need another name.
+# Which share a frame shows depends on its number in its source (`recipe_for_frame`, for runs and streams alike) and on
+# nothing that is seen: frames that are lost, or that come before the first one shown, count. `temporal` defines the
+# certificates. Runs keep the text alone, so another order of the shares would need another name.
 
 
 MOST_FRAMES = 1000  # of a window
@@ -281,7 +281,7 @@ USUAL_AREA = 0.01  # of a patch, a share of the image
 
 @dataclass(frozen=True, slots=True)
 class Share(Recipe):
-    """Every `parts`-th mask of `recipe`: share `part` of 0 to `parts` - 1, which together are its masks, once each.
+    """Every `parts`-th mask of `recipe`: shares 0 to `parts` - 1 together are its masks, once each.
 
     The lines of half masks are counted along each axis, and so are bands; the recipes of a sum each on their own. Share
     p begins at the place of p among the numbers below `parts` in the order of their reversed bits, so that frames after
@@ -322,7 +322,7 @@ class Share(Recipe):
 
 @dataclass(frozen=True, slots=True)
 class Rolling(Recipe):
-    """The masks of `recipe` spread over a window of `frames` frames: for streams and sequences, not for single images.
+    """The masks of `recipe` spread over a window of `frames` frames, for streams and sequences only.
 
     A window may begin at any frame: whichever `frames` frames follow one another, together they show every mask once.
     The order is made for a patch of `area` (`Share`).
@@ -357,7 +357,7 @@ class Rolling(Recipe):
 
 
 def rolling_index(number: int, stride: int) -> int:
-    """What `of_frame` is asked for frame `number` of a source of which every `stride`-th frame is taken.
+    """Return the number for `recipe_for_frame` of frame `number` if every `stride`-th frame is taken.
 
     It grows by one from each frame that is taken to the next, so that all shares are shown. Without a stride it is the
     number itself, as in runs; with one it is not what a run of all frames is about.
@@ -366,12 +366,12 @@ def rolling_index(number: int, stride: int) -> int:
 
 
 def recipe_for_frame(recipe: Recipe, number: int | None) -> Recipe:
-    """The recipe that frame `number` of its source is shown; None: a single image, which is no frame."""
+    """Return the recipe that frame `number` of its source is shown; None: a single image."""
     return recipe.recipe_for_frame(number) if isinstance(recipe, Rolling) and number is not None else recipe
 
 
 def parse_rolling(text: str) -> Recipe:
-    """What a text such as rolling:8:halves:30, rolling:8,patch=2%:halves:30 or share:3:8:halves:30 stands for."""
+    """Parse rolling:8:halves:30, rolling:8,patch=2%:halves:30, share:3:8:halves:30 and the like."""
     name, *rest = text.split(":")
     counts = 1 if name == Rolling.name else 2
     try:
@@ -396,7 +396,7 @@ def _of_patch(area: float) -> str:
 
 
 def _mask_ranks(recipe: Recipe, width: int, height: int, patch: tuple[int, int]) -> Ints:
-    """Where each mask of `recipe` stands in its row: its axis and kind, of one recipe of a sum."""
+    """Return the rank of each mask of `recipe` in its row: its axis and kind, of one recipe of a sum."""
     parts = recipe.parts if isinstance(recipe, Sum) else (recipe,)
     every = [part.masks(width, height).strips for part in parts]
     places = [
@@ -418,10 +418,10 @@ def _of_lines(masks: MaskSet, patch: tuple[int, int]) -> Ints:
 
 
 def _line_gap(lines: Ints, side: int) -> int:
-    """How many lines apart two lines are of which one mask or the other removes the patch wherever it lies.
+    """Return how far apart two lines are, in lines, if one of their masks always removes the patch.
 
     Left of a and right of b do iff a - b >= side - 1 (`certification.largest_square`). Lines lie at whole pixels, so of
-    those that are so many apart some may and others may not: the fewest at which some do, as these see most.
+    those that are that many apart some may and others may not: the fewest at which some do, as these see most.
     """
     for apart in range(len(lines)):
         if (lines[apart:] - lines[: len(lines) - apart] >= side - 1).any():

@@ -6,18 +6,18 @@ the patch, so nothing of that may reach the others. The rule, which `observe` an
 - A batch that raises, or that does not return one `Detections` for each of its images, is taken apart: each of its
   views is run again in a batch of the same shape, at its own place, that holds nothing but copies of that view. A view
   that fails there has no boxes.
-- A box whose label is no class of the detector (negative, or not below the number of its `names`) is dropped.
-- A view that fails alone for want of memory is an error: that says nothing about the view, and an answer that is not
+- A box whose label is not a class of the detector (negative, or not below the number of its `names`) is dropped.
+- A view that runs out of memory on its own is an error: that says nothing about the view, and an answer that is not
   there is better than a wrong one. (So a detector must not need more memory than there is, whatever a view shows.)
 - An image whose views all fail, or all of whose boxes have such labels, is an error: the detector is broken, or named
   wrongly, and must not look like one that sees nothing. So is one after which a view fails that had not.
 
 Guarantee: the rule takes no certificate away. Let a box in view v prove an object, and let v remove the patch: v shows
 the same pixels in deployment as when it was observed. It did not fail then, so copies of it do not fail now; a detector
-that is pure gives it the same boxes at this batch shape, beside whatever else and beside itself; and which of its boxes
-are dropped is a function of that box alone. So v has its boxes, and for the same reason neither error is raised. The
-copies are drawn anew: a detector that writes into what it is given spoils nothing. A batch that is taken apart costs
-`batch` passes more for each view, whatever the attacker draws.
+that is pure gives it the same boxes at this batch shape, next to any other views and next to itself; and which of its
+boxes are dropped is a function of that box alone. So v has its boxes, and for the same reason neither error is raised.
+The copies are drawn anew: a detector that writes into what it is given spoils nothing. A batch that is taken apart
+costs `batch` passes more for each view, whatever the attacker draws.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def prefetch_one(source: Iterable[_T]) -> Generator[_T]:
     """The items of `source`, in order; while one is in use the next is made, and no more than that.
 
     What `source` raises is raised here, after the items before it. Closing this generator ends the thread, as soon as
-    the item that it is at is made: nobody waits for that, a camera that does not answer must not keep anyone.
+    the item that it is at is made: no one waits for that, a camera that does not answer must not keep anyone.
     """
     asked: SimpleQueue[bool] = SimpleQueue()
     made: SimpleQueue[object] = SimpleQueue()
@@ -80,7 +80,7 @@ def prefetch_one(source: Iterable[_T]) -> Generator[_T]:
 
 
 def _produce(source: Iterable[object], asked: SimpleQueue[bool], made: SimpleQueue[object]) -> None:
-    """An item for every time one is asked for; a source that is a generator is closed in the thread that runs it."""
+    """Produce an item per request; a generator is closed in the thread that runs it."""
     try:
         items = iter(source)
         try:
@@ -89,7 +89,7 @@ def _produce(source: Iterable[object], asked: SimpleQueue[bool], made: SimpleQue
         finally:
             if isinstance(items, Generator):
                 items.close()
-    except BaseException as error:  # whoever waits for the item gets it
+    except BaseException as error:  # raised where the item is awaited
         made.put(_Failure(error))
 
 
@@ -101,7 +101,7 @@ log = logging.getLogger("objectseeker")
 
 
 def try_view(see: Callable[[], T]) -> T | BaseException:
-    """What a view gives by itself, or how that failed; want of memory is raised, for it says nothing about the view."""
+    """Return the result of one view or its exception; out of memory is raised: it is not about the view."""
     try:
         return see()
     except (Exception, SystemExit) as error:
@@ -113,7 +113,7 @@ def try_view(see: Callable[[], T]) -> T | BaseException:
 def keep_successful_views(
     found: Sequence[T | BaseException], again: Callable[[int], T | BaseException], nothing: T
 ) -> list[T]:
-    """What the views of an image gave, `nothing` where one failed, which is said.
+    """Return the results of an image's views, `nothing` where one failed, with a warning.
 
     An error if all failed; or if one that had worked, tried `again` by its number, does not any more: after a failure
     that stays, whatever is left to do would look empty.
@@ -133,14 +133,14 @@ def keep_successful_views(
 
 Detector = Callable[[Sequence[Image]], Sequence[Detections]]
 
-LARGEST_LABEL = 2**15  # labels from here on are no classes, whatever the detector
+LARGEST_LABEL = 2**15  # labels at and above it are not classes, whatever the detector
 
 UNTOUCHED = (0, 0, 0, 0)  # the removed rectangle of the view that shows everything
 
 
 @runtime_checkable
 class ViewDetector(Protocol):
-    """A detector that masks by itself, usually after its own resize.
+    """A detector that masks on its own, usually after its own resize.
 
     `removed` is N x R x 4: view i does not show the R rectangles x1, y1, x2, y2 of `removed[i]`; an empty rectangle
     removes nothing. Guarantee asked of it: entry i of the result depends only on the pixels of `image` outside all
@@ -177,7 +177,7 @@ class DefendedImage:
 
     @property
     def alert(self) -> bool:
-        """Whether masking found something that the base boxes do not explain: the mark of a hiding attack.
+        """Return whether masking recovered a box that no base box filters: the mark of a hiding attack.
 
         Guarantee: if an object is certified for the rule in use, then whatever the attacker draws into an allowed
         patch, the image is flagged or the base boxes alone still find the object (by more than T, as certified). For
@@ -188,7 +188,7 @@ class DefendedImage:
 
 @dataclass(frozen=True, slots=True)
 class ObjectSeeker:
-    """Wraps a detector: a callable from a sequence of H x W x 3 uint8 RGB arrays to one `Detections` per image.
+    """A defended detector: a callable from H x W x 3 uint8 RGB arrays to one `Detections` per image.
 
     Guarantee: if `certify`, with this object's observation of an image, certifies an object against a patch threat,
     then on that image with any pixels drawn into any one allowed patch (any two, if the threat's count is 2), the boxes
@@ -198,7 +198,7 @@ class ObjectSeeker:
 
     `rule` is what prunes and what certifies: a `Rule`, or an `IouRule`. `masks` is a recipe: `Halves(30)` against one
     patch of any size, `Pairs(10)` against two, `Bands(0.01)` against one of at most that size. With `Rolling` masks
-    frame t of a stream is shown its share of them, and a single image is refused.
+    frame t of a stream is shown its share of them, and a single image is an error.
 
     Every batch holds exactly `batch` views, the last one padded, always in the same order: the computation of a
     view does not change with what the other views show. A detector whose `one_by_one` is true gets views singly.
@@ -241,7 +241,7 @@ class ObjectSeeker:
         which share of them the frame is shown. Where frames may be lost, give pairs: only if each has the number that
         it has in a run are the run's certificates over time about this stream.
 
-        Guarantee: for frame t it gives, bit for bit, what `of_frame(t).defend` gives for that image alone.
+        Guarantee: for frame t it returns, bit for bit, what `for_frame(t).defend` returns for that image alone.
         """
         own = map(_copy_frame, count(), frames)
         with closing(prefetch_one(own)) if prefetch else nullcontext(own) as numbered:
@@ -249,7 +249,7 @@ class ObjectSeeker:
                 yield self._defended(image, observation)
 
     def for_frame(self, number: int) -> ObjectSeeker:
-        """How frame `number` of a stream is defended, as if it were a single image; with `certify` for it alone."""
+        """Return the defense of frame `number` of a stream as of a single image; with `certify` for it only."""
         return replace(self, masks=recipe_for_frame(self.masks, number))
 
     def observe(self, images: Iterable[Image]) -> list[Observation]:
@@ -275,7 +275,7 @@ class ObjectSeeker:
         certification_threshold: float | None = None,
         bound: Bound = "exact",
     ) -> Certificates:
-        """`rule.certify`, for an observation under this object's own masks; any other is refused.
+        """`rule.certify`, for an observation under this object's own masks; any other is an error.
 
         `threshold` is 0 unless given, with an `IouRule` 0.5.
         """
@@ -368,7 +368,7 @@ def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, 
 def _detect_isolated(
     detector: Detector, image: Image, removed: Ints, value: int, batch_size: int, number: int
 ) -> Detections | BaseException:
-    """The boxes of a view that has only copies of itself beside it, or how that failed."""
+    """Return the boxes of a view in a batch of copies of itself, or the exception."""
     return try_view(
         lambda: _detect(detector, [fill_rectangles(image, removed[number], value) for _ in range(batch_size)])[
             number % batch_size
@@ -382,7 +382,7 @@ def _detect(detector: Detector, images: list[Image]) -> list[Detections]:
 
 
 def _require_results(results: Sequence[Detections], count: int, of: str) -> list[Detections]:
-    """What a detector returned for `count` images or views; refused if it is not one `Detections` for each."""
+    """Return the results for `count` images or views; raise an error unless there is one for each."""
     if isinstance(results, Detections) or not isinstance(results, Iterable):
         raise ObjectSeekerError(
             f"the detector must return one Detections for each of its {of}, got {type(results).__name__}"
@@ -397,7 +397,7 @@ def _require_results(results: Sequence[Detections], count: int, of: str) -> list
 
 
 def _drop_unknown_labels(found: list[Detections], names: object) -> list[Detections]:
-    """The boxes of all views without those whose label is no class; an error if that leaves none of them."""
+    """Drop the boxes whose label is not a class; raise an error if that leaves none of them."""
     known = len(names) if isinstance(names, tuple | list) else 0
     end = known or LARGEST_LABEL
     every = np.concatenate([boxes.label for boxes in found]) if found else np.empty(0, np.int64)

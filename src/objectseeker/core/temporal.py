@@ -1,24 +1,24 @@
-"""Certificates over time: an object is reported in at least m frames of a window, however the patch moves.
+"""Certificates over time: at least m reports of an object per window, however the patch moves.
 
 Frame by frame a certificate asks whether some position of the patch hides the object. Let V_t be the positions at which
-frame t, with the masks that it shows, does not prove the object, and let the patch move at most d pixels a frame, along
-each axis. Let R_t(k) be the positions at which the patch can be in frame t after at most k reports since the window
-began. Before the window it may be anywhere; and with A_t all positions that are allowed in frame t
+frame t, with the masks that it shows, does not prove the object, and let the patch move at most d pixels per frame,
+along each axis. Let R_t(k) be the positions at which the patch can be in frame t after at most k reports since the
+window began. Before the window it may be anywhere; and with A_t all positions that are allowed in frame t
 
     R_t(k) = (grow(R_t-1(k), d) and V_t) or (grow(R_t-1(k - 1), d) and A_t).
 
-The object is surely reported m times in the window iff R(m - 1) is empty after its last frame. Proof: what frame t puts
-out depends on its own pixels alone. With the patch at p outside V_t the object is reported in it, whatever is drawn and
-whatever happened before; with p in V_t perhaps not. So an attacker who follows the positions p_1, p_2, ... has at
-least as many reports as there are t with p_t outside V_t, and R_t(k) are by induction the ends of those paths on which
-that is at most k times. If R(m - 1) is empty every path has at least m reports. Conversely every position of R(m - 1)
-ends a path that no frame's certificate excludes: the answer is exact, as far as single frames prove anything. QED.
+The object is guaranteed to be reported m times in the window iff R(m - 1) is empty after its last frame. Proof: what
+frame t outputs depends on its own pixels alone. With the patch at p outside V_t the object is reported in it, whatever
+is drawn and whatever happened before; with p in V_t perhaps not. So an attacker who follows the positions p_1, p_2, ...
+has at least as many reports as there are t with p_t outside V_t, and R_t(k) are by induction the ends of those paths on
+which that is at most k times. If R(m - 1) is empty every path has at least m reports. Conversely every position of R(m
+- 1) ends a path that no frame's certificate excludes: the answer is exact, as far as single frames prove anything. QED.
 
 Where the patch may be anywhere, paths that leave the image need no thought. A patch beyond the border covers no pixel,
 so every mask removes it: what is proven with the patch at the nearest position that touches the image is proven then,
 too. Moving all that lies beyond to there takes no two positions further apart along an axis, so the path remains one,
 with no more reports. Where positions are allowed relative to the object (far, close, over) the patch stays in view: one
-that leaves on one side of the object and comes back on the other is no path of these.
+that leaves on one side of the object and comes back on the other is not a path of these.
 
 Positions are integers, and sets of them unions of rectangles: grown by d, a rectangle is a rectangle, so all of it is
 exact. With d = FREE the patch may jump anywhere, and what is left is to count the frames that are certified alone.
@@ -42,7 +42,7 @@ from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import Patch, PatchPositions, patch_sizes
 from objectseeker.errors import ObjectSeekerError, require_count
 
-UNBOUNDED_MOTION = 2**40  # pixels a frame: from anywhere to anywhere
+UNBOUNDED_MOTION = 2**40  # pixels per frame: from anywhere to anywhere
 MAX_UNION_SIZE = 64  # rectangles of a union before it is cut anew
 
 NOWHERE: Ints = np.empty((0, 4), np.int64)
@@ -51,7 +51,7 @@ NOWHERE.setflags(write=False)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FramePositions:
-    """One frame of a track: where the patch may be (`allowed`), and where of that it may hide the object (`hiding`).
+    """One frame of a track: the allowed positions of the patch, and those where it may hide the object.
 
     Both are unions of rectangles (R, 4) of positions: x_first, y_first, x_last, y_last, all inclusive.
     """
@@ -61,14 +61,14 @@ class FramePositions:
 
     @classmethod
     def unobserved(cls, width: int, height: int, patch: Patch) -> FramePositions:
-        """A frame in which the object has no box, or which was not observed: the patch moves on, nothing is proven."""
+        """Return a frame without a box of the object, or not observed: the patch moves, nothing is proven."""
         across, down = patch.size(width, height)
         everywhere = np.array([[1 - across, 1 - down, width - 1, height - 1]], dtype=np.int64)
         return cls(everywhere, everywhere)
 
     @property
     def certified(self) -> bool:
-        """Whether the frame is certified alone."""
+        """Return whether the frame is certified on its own."""
         return not len(self.uncertified)
 
 
@@ -81,7 +81,7 @@ def frame_positions(
     certification_threshold: float | None = None,
     bound: Bound = "exact",
 ) -> list[FramePositions]:
-    """What one frame is for each object of `truth`: certified alone iff `rule.certify` certifies it.
+    """Return one frame's positions per object: certified on its own iff `rule.certify` certifies it.
 
     One in which the object has no visible area is blind.
     """
@@ -112,7 +112,7 @@ def intersect_alternatives(ways: Sequence[FramePositions]) -> FramePositions:
 def earliest_uncertified_start(
     track: Sequence[FramePositions], max_motion: int, min_detections: int = 1, *, numbers: Sequence[int] | None = None
 ) -> list[int]:
-    """For every frame the earliest one from which on to it the object may be reported fewer than `times` times.
+    """Return per frame the earliest one since which the object may be reported fewer than `times` times.
 
     The entry of frame t is t + 1 where even t alone is enough. `reach` are the pixels of the image that the patch moves
     along each axis from one frame to the next at most; so it covers a patch that moves that far in any direction.
@@ -123,7 +123,7 @@ def earliest_uncertified_start(
     them, as a certificate of that frame promises it. Where no such positions exist this is true of nothing.
 
     All beginnings are followed at once. A later one leaves the patch no fewer positions, so those that leave it none
-    are the earliest, and two that leave it the same always will: the earlier one stands for both. Of k blind frames the
+    are the earliest, and two that leave it the same always will: the earlier one represents both. Of k blind frames the
     patch makes one step of k + 1 times `reach`: all positions that touch the image are one rectangle, within which it
     goes straight ahead.
     """
@@ -142,7 +142,7 @@ def earliest_uncertified_start(
 
 
 def _steps(numbers: Sequence[int] | None, count: int) -> Iterable[int]:
-    """How many frames after the one before it each is."""
+    """Return the distance of each frame from the previous one."""
     if numbers is None:
         return [1] * count
     steps = [1, *(after - before for before, after in pairwise(numbers))]
@@ -160,7 +160,7 @@ def _distinct(following: Iterable[tuple[int, list[Ints]]]) -> list[tuple[int, li
 
 
 def _step(before: Sequence[Ints], instant: FramePositions, reach: int) -> list[Ints]:
-    """`R_t` of `R_t-1`: one union for each number of reports, from 0 on."""
+    """`R_t` of `R_t-1`: one union for each number of reports, beginning with 0."""
     grown = [_dilate(positions, reach) for positions in before]
     after = [_intersect(grown[0], instant.uncertified)]
     for fewer, same in pairwise(grown):
@@ -191,7 +191,7 @@ def _intersect(a: Ints, b: Ints) -> Ints:
 
 
 def _simplify(rectangles: Ints) -> Ints:
-    """The same union without empty rectangles and those that another one contains; cut anew if still there are many."""
+    """Return the same union without empty and contained rectangles; cut anew if there are still many."""
     kept = rectangles[(rectangles[:, :2] <= rectangles[:, 2:]).all(axis=1)]
     if len(kept) < 2:
         return kept
@@ -213,7 +213,7 @@ def _disjoint(rectangles: Ints) -> Ints:
 
 
 def _cut(grid: Bools, x_first: Ints, y_first: Ints, x_last: Ints, y_last: Ints) -> Ints:
-    """The cells of a grid that are set, as rectangles: runs of a column, joined while the next column has the same."""
+    """Return the set cells of a grid as rectangles: runs of a column, joined with equal neighbors."""
     found: list[tuple[int, int, int, int]] = []
     going: dict[tuple[int, int], int] = {}  # the run, and the column it began in
     for column, cells in enumerate([*grid, np.zeros(grid.shape[1], dtype=np.bool_)]):

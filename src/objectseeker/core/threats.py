@@ -32,7 +32,7 @@ class Patch:
     positions are allowed, object by object; of two patches each may take any of them, apart, overlapping or the same:
 
     - over: the patch overlaps the object's box with positive area;
-    - far: it does not, and the gap exceeds 10 % of the image's width sideways or 10 % of its height upright;
+    - far: it does not, and the gap exceeds 10 % of the image's width along x or 10 % of its height along y;
     - close: all other positions that do not overlap;
     - anywhere: all positions.
     """
@@ -101,7 +101,7 @@ class ThreatModel:
 
 
 def parse_area(text: str) -> float:
-    """A patch area as a share of the image: "1%" or "0.01". A bare 1 could mean either, so it is refused."""
+    """Parse an area as a share of the image: "1%" or "0.01". A bare 1 is ambiguous and an error."""
     number, percent, rest = str(text).strip().partition("%")
     try:
         area = float(number) / (100 if percent else 1)
@@ -116,7 +116,7 @@ def parse_area(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PatchPositions:
-    """Where objects lie among the integer patch positions, independent of the patch: one row per object.
+    """The place of objects among the integer patch positions, for any patch: one row per object.
 
     A patch covers [x, x + w) x [y, y + h). With start = (x, y) and end = (x + w, y + h), per axis: it overlaps the
     object iff end >= first and start <= last; it is near iff end >= near_first and start <= near_last. All four are
@@ -143,7 +143,7 @@ class PatchPositions:
         )
 
     def allowed(self, location: PatchLocation, patch: Ints) -> Ints:
-        """The positions a patch of size `patch` (N, 2) may take: (N, R, 4), a union of R rectangles per object.
+        """Return the allowed positions of patches of size `patch` (N, 2): (N, R, 4), R rectangles per object.
 
         A rectangle is x_first, y_first, x_last, y_last, all inclusive; it is empty where a first exceeds its last.
         """
@@ -157,7 +157,7 @@ class PatchPositions:
         else:
             near = np.concatenate([self.near_first - patch, self.near_last], axis=1)
             outer, inner = (everywhere, near) if location == "far" else (near, over)
-            # outer minus inner, as four rectangles that overlap at the corners: inner always lies within outer or
+            # outer minus inner, as four rectangles that overlap at the corners: inner is always within outer or
             # beyond the image, where clipping below empties what does not exist.
             rectangles = []
             for axis in (0, 1):

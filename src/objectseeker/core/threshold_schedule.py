@@ -1,4 +1,4 @@
-"""How the scores of masked boxes follow base_threshold: what makes one rule a curve of them."""
+"""Threshold schedules: mask thresholds as functions of the base threshold, so one rule is a curve."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ R = TypeVar("R", bound=PruningRule)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdSchedule:
-    """mask_threshold = max(alpha, base_threshold + (1 - base_threshold) * beta), so it never falls below
-    base_threshold.
+    """The mask threshold, and the evidence threshold, as a function of the base threshold.
 
-    What follows is rounded to DECIMALS: a score is then what is shown of it, and can be typed again as the same rule.
+    mask_threshold = max(alpha, base_threshold + (1 - base_threshold) * beta), so it never falls below base_threshold.
+
+    What follows is rounded to DECIMALS: a score then equals what is shown, and can be typed again as the same rule.
 
     Under the evidence rule evidence_threshold follows base_threshold in the same way by `evidence_alpha` and
-    `evidence_beta`, but never above
-    mask_threshold.
+    `evidence_beta`, but never above mask_threshold.
     """
 
     alpha: float = 0.8

@@ -18,12 +18,12 @@ from objectseeker.errors import ObjectSeekerError, require_flag, require_fractio
 @register_rule
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(PruningRule):
-    """The rule of covered area: with `evidence_threshold=None` the paper's rule, otherwise the evidence rule.
+    """The rule of covered area: the paper's if `evidence_threshold` is None, else the evidence rule.
 
-    In the paper's rule one masked box of at least `mask_threshold` decides alone. In the evidence rule a masked box of
-    score s carries evidence clip((s - evidence_threshold) / (mask_threshold - evidence_threshold), 0, 1) **
-    evidence_power, and a cluster is output once the evidence of its views adds up to 1. Boxes are clustered whose IoA,
-    either way, is at least 1 - cluster_distance.
+    In the paper's rule one masked box of at least `mask_threshold` is sufficient on its own. In the evidence rule a
+    masked box of score s carries evidence clip((s - evidence_threshold) / (mask_threshold - evidence_threshold), 0, 1)
+    ** evidence_power, and a cluster is output once the evidence of its views adds up to 1. Boxes are clustered whose
+    IoA, either way, is at least 1 - cluster_distance.
 
     Guarantee: if object g is certified against patch p, then for every allowed position of p (every two positions if
     `p.count` is 2) and any pixels drawn there, `prune` outputs a box (with g's label, if `classwise`) that covers more
@@ -85,7 +85,7 @@ class Rule(PruningRule):
         return "evidence accumulates over views"
 
     def prune(self, observation: Observation) -> Detections:
-        """Return the base boxes of at least `base_threshold`, then one hull per cluster of unexplained masked boxes.
+        """Return base boxes of at least `base_threshold`, and one hull per cluster of unfiltered masked boxes.
 
         `classwise=False` ignores labels when filtering and clustering; a hull then takes the label of its best box.
         """
@@ -103,7 +103,7 @@ class Rule(PruningRule):
         return np.where(cut, score * self.edge_factor, score)
 
     def evidence(self, score: Floats) -> Floats:
-        """What a masked box of each score adds to its cluster: exactly 1 from `mask_threshold` on."""
+        """Return the evidence of masked boxes by score: exactly 1 at and above `mask_threshold`."""
         if self.evidence_threshold is None or self.evidence_threshold == self.mask_threshold:
             return np.where(score >= self.mask_threshold, 1.0, 0.0)
         share = (score - self.evidence_threshold) / (self.mask_threshold - self.evidence_threshold)

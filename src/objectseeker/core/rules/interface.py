@@ -1,4 +1,4 @@
-"""The interface of pruning rules: what certification, metrics, attacks, reports and files need of a rule.
+"""The interface of pruning rules, for certification, metrics, attacks, reports and files.
 
 A new rule is a subclass of `PruningRule` in one file, registered with `register_rule`. Nothing else changes: the
 certification engine, tuning, evaluation, the gate, reports and attacks use this interface only.
@@ -36,7 +36,7 @@ THRESHOLDS = ("base_threshold", "mask_threshold", "evidence_threshold")  # what 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningRule(ABC):
-    """What a defense outputs, and what is certified of it: one object holds every setting that both depend on.
+    """The rule that prunes and certifies: one object holds every setting that both depend on.
 
     A rule is a frozen dataclass whose fields are its settings, each with a default value. A subclass implements the
     abstract members; everything else has an implementation that holds for every rule that keeps this contract:
@@ -81,12 +81,12 @@ class PruningRule(ABC):
     @property
     @abstractmethod
     def mask_threshold(self) -> float:
-        """The score at which one masked box decides alone."""
+        """The score at which one masked box is sufficient on its own."""
 
     @property
     @abstractmethod
     def classwise(self) -> bool:
-        """Whether boxes meet only boxes and objects of their own label."""
+        """Return whether boxes meet only boxes and objects of their own label; if not, class-agnostic."""
 
     @property
     @abstractmethod
@@ -103,21 +103,21 @@ class PruningRule(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Return what the rule does in a few words, for reports."""
+        """Return a short description of the rule, for reports."""
 
     @property
     def name(self) -> str:
-        """What tables call the rule."""
+        """Return the name of the rule in tables."""
         return self.kind
 
     @property
     def evidence_threshold(self) -> float | None:
-        """The score from which on masked boxes add up; None if each decides alone."""
+        """The score at and above which masked boxes add evidence; None if each is sufficient on its own."""
         return None
 
     @property
     def combines_views(self) -> bool:
-        """Whether masked boxes of several views prove an object together."""
+        """Return whether masked boxes of several views prove an object together."""
         return self.evidence_threshold is not None
 
     @property
@@ -127,12 +127,12 @@ class PruningRule(ABC):
 
     @property
     def edge_factor(self) -> float:
-        """What the score of a masked box is multiplied by if its mask's line cuts the box."""
+        """The factor on the score of a masked box that its mask's line cuts."""
         return 1.0
 
     @property
     def min_mask_score(self) -> float:
-        """The lowest score at which a masked box plays a part."""
+        """The lowest score at which a masked box is used."""
         return self.mask_threshold if self.evidence_threshold is None else self.evidence_threshold
 
     def discounted_scores(self, observation: Observation) -> Floats:
@@ -140,7 +140,7 @@ class PruningRule(ABC):
         return observation.all_masked.score
 
     def evidence(self, score: Floats) -> Floats:
-        """Return what a masked box of each score is worth; from 1 on it decides alone."""
+        """Return the evidence of a masked box by score; at and above 1 it is sufficient on its own."""
         return np.where(score >= self.mask_threshold, 1.0, 0.0)
 
     def usable_boxes(self, observation: Observation) -> Bools:
@@ -212,7 +212,7 @@ class PruningRule(ABC):
         certification_threshold: float | None = None,
         bound: Bound = "exact",
     ) -> JointCertificate:
-        """Return how many of the objects surely remain, all in one output, wherever a single patch is: see `joint`."""
+        """Return how many objects are guaranteed to remain in one output under any single patch: see `joint`."""
         proofs = self.object_proofs(observation, objects, certification_threshold, bound)
         return certify_jointly(
             observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
@@ -260,13 +260,13 @@ class PruningRule(ABC):
 
     @property
     def proof_key(self) -> dict[str, Any]:
-        """What rules must have in common to share proofs."""
+        """Return the settings that rules must have in common to share proofs."""
         settings = self.settings()
         return {name: settings[name] for name in self.proof_settings}
 
     @property
     def candidate_key(self) -> dict[str, Any]:
-        """What rules must have in common to share the candidates of pruning."""
+        """Return the settings that rules must have in common to share the candidates of pruning."""
         settings = self.settings()
         return {name: settings[name] for name in self.candidate_settings}
 

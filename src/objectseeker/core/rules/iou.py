@@ -1,11 +1,10 @@
-"""The IoU variant: robust boxes that fit, not only touch. Its guarantee is about IoU instead of covered area.
+"""The IoU variant: robust boxes that fit, not only touch; its guarantee is about IoU.
 
 A masked box is clear if it lies apart from what its mask removes, by more than 1/CLEAR of that axis: the mask did not
-cut it. Clear boxes are pruned by IoU and output as they are; all others go the way of `pruning`, hulls and all.
+cut it. Clear boxes are pruned by IoU and output unchanged; all others go the way of `pruning`, hulls and all.
 
-Why a clear box m of at least mask_threshold cannot be lost without a trace. That m is clear and confident depends on
-m, its
-score and its mask alone, so no patch that the mask removes changes it. Then only two things can drop m:
+Why a clear box m of at least mask_threshold cannot be lost without a trace. That m is clear and confident depends on m,
+its score and its mask alone, so no patch that the mask removes changes it. Then only two things can drop m:
 
 - a base box b with IoU(m, b) > filter_iou: base boxes are always output;
 - non-maximum suppression by a box b with IoU(m, b) > filter_iou: it is greedy, so only boxes that were kept suppress,
@@ -13,8 +12,7 @@ score and its mask alone, so no patch that the mask removes changes it. Then onl
   what was kept is output.
 
 Boxes that are not clear never meet m. So m or some b with IoU(m, b) > filter_iou is output, and `iou_lower_bound` says
-how
-well any such box fits the object.
+how well any such box fits the object.
 """
 
 from __future__ import annotations
@@ -104,7 +102,7 @@ class IouRule(PruningRule):
 
     @property
     def combines_views(self) -> bool:
-        """Clear boxes decide alone; what the others prove together is not about IoU."""
+        """Return False: clear boxes are sufficient on their own; what others prove is not about IoU."""
         return False
 
     @classmethod
@@ -126,10 +124,9 @@ class IouRule(PruningRule):
     def prune(self, observation: Observation) -> Detections:
         """Base boxes, then the clear boxes that are left, then the hulls of the others.
 
-        Clear masked boxes of at least mask_threshold are dropped if a base box has an IoU above `filter_iou` with
-        them, and
-        what is left goes through non-maximum suppression at the same IoU, best scores first, earlier boxes first among
-        equals. `classwise=False` ignores labels in all of that.
+        Clear masked boxes of at least mask_threshold are dropped if a base box has an IoU above `filter_iou` with them,
+        and what is left goes through non-maximum suppression at the same IoU, best scores first, earlier boxes first
+        among equals. `classwise=False` ignores labels in all of that.
         """
         base = observation.base.with_min_score(self.base_threshold)
         clear = non_overlapping(observation.all_masked.xyxy, observation.mask_index, observation.masks)
@@ -154,7 +151,7 @@ class IouRule(PruningRule):
         return iou_lower_bound(boxes, objects, self.filter_iou, bound)
 
     def are_duplicates(self, a: Detections, b: Detections) -> Bools:
-        """Which boxes of `a` and `b` are one and the same: IoU above `filter_iou` and, if classwise, of one label."""
+        """Return the duplicates in `a` and `b`: IoU above `filter_iou` and, if classwise, of one label."""
         same = iou(a.xyxy, b.xyxy) > self.filter_iou
         if self.classwise:
             same &= a.label[:, None] == b.label[None]
@@ -162,7 +159,7 @@ class IouRule(PruningRule):
 
 
 def with_filter_iou(rule: PruningRule, filter_iou: float | None) -> PruningRule:
-    """Return the IoU variant of a rule with this `filter_iou`, or with None the rule that it is a variant of."""
+    """Return the IoU variant of a rule with this `filter_iou`, or with None the rule behind it."""
     ioa_rule = rule.ioa_rule if isinstance(rule, IouRule) else rule
     if filter_iou is None:
         return ioa_rule
@@ -172,7 +169,7 @@ def with_filter_iou(rule: PruningRule, filter_iou: float | None) -> PruningRule:
 
 
 def non_overlapping(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
-    """Which boxes lie apart from what the mask they were seen under removes, by more than 1/CLEAR of the axis."""
+    """Return the boxes apart from what their mask removes, by more than 1/CLEAR of the axis."""
     strip = masks.strip_indices[mask_of]  # one or two per box
     inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
     axis, rows = masks.strips.axis[strip], np.arange(len(boxes))[:, None]
@@ -182,7 +179,7 @@ def non_overlapping(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
 
 
 def nms_survivors(score: Floats, same: Callable[[int], Bools]) -> Ints:
-    """Greedy non-maximum suppression: the boxes that are kept, ascending. `same(i)`: which boxes box i suppresses."""
+    """Return the boxes that greedy NMS keeps, ascending; `same(i)` are the boxes that box i suppresses."""
     left = np.ones(len(score), dtype=np.bool_)
     kept = []
     for i in np.argsort(-score, kind="stable"):
@@ -204,7 +201,7 @@ def select_masked(observation: Observation, keep: Bools) -> Observation:
 def iou_lower_bound(
     masked: Floats, objects: Floats, filter_iou: float, bound: Bound = "exact", margin: float = MARGIN
 ) -> Floats:
-    """The smallest IoU with each object that a box can have whose IoU with each masked box exceeds `filter_iou`.
+    """Return the lowest IoU with each object of any box whose IoU with a masked box exceeds `filter_iou`.
 
     Shape (masked, truth). With m the masked box, g the object, A = |g minus m|, B = |g and m|, C = |m minus g| and b
     any box with IoU(m, b) > tau:
@@ -216,7 +213,7 @@ def iou_lower_bound(
     |b minus m| <= f * |m| / tau - |m|. Let j = |R and g|. What b has of g beyond R only helps, so IoU(b, g) is at least
     j / (D - j) with D = |g| + f * |m| + f * |m| / tau - |m|, which grows with j / D. And j is at least
     clip(p - a, 0, w) * clip(q - b, 0, h), as in `bounds`. For fixed q that, divided by D (linear in p), is monotone
-    in p on each piece and falls once the clip has reached w; so, moving p, the smallest value lies where f = tau or
+    in p on each piece and falls once the clip has reached w; so, moving p, the smallest value is where f = tau or
     where p is m's whole width; likewise for q. That leaves f = tau, where `bounds` has the smallest j = E, and R = m:
 
         min(E / (|g| + tau * |m| - E), B / (|g| + |m| / tau - B)).
@@ -224,12 +221,11 @@ def iou_lower_bound(
     Both are reached: by a slice of m, and by m extended at a side that g does not reach beyond (if there is none, m
     lies inside g and the first is smaller). So it is the smallest IoU over rectangles b, never below the paper's.
 
-    Guarantee: with the default margin no value that exceeds T + MARGIN belongs to a pair for which some b with
-    IoU(m, b) > filter_iou - 1e-12 has IoU(b, g) <= T, in exact arithmetic; the IoUs that pruning computes are off by
-    less
-    than 16 * 2**-53. (E, tau * |m| - C and 1 / tau each give way by the margin; sums and quotients round by a few
-    2**-53 of values that no cancellation makes small.) IoU(m, g) is never below either bound. Boxes and objects
-    without area give 0 or less. `margin=0` gives the plain value, for looking at, not for certifying.
+    Guarantee: with the default margin no value that exceeds T + MARGIN belongs to a pair for which some b with IoU(m,
+    b) > filter_iou - 1e-12 has IoU(b, g) <= T, in exact arithmetic; the IoUs that pruning computes are off by less than
+    16 * 2**-53. (E, tau * |m| - C and 1 / tau each give way by the margin; sums and quotients round by a few 2**-53 of
+    values that no cancellation makes small.) IoU(m, g) is never below either bound. Boxes and objects without area give
+    0 or less. `margin=0` gives the plain value, for looking at, not for certifying.
     """
     covered = lower_bound(masked, objects, filter_iou, bound, margin) * area(objects)[None]
     if filter_iou < SMALLEST_FILTER:
