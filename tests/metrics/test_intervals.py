@@ -8,13 +8,14 @@ from interval_coverage import CASES, PAIRS, covered, covered_pairs
 
 from objectseeker.metrics.confidence_intervals import (
     additional_images,
+    at_least,
     bootstrap_interval,
+    clopper_pearson,
     effective_images,
     exact_interval,
     max_unseen_share,
     resampled,
 )
-from objectseeker.metrics.proportions import at_least, clopper_pearson
 
 
 def tail(successes, trials, share):

@@ -25,7 +25,7 @@ from objectseeker.core.threats import PatchLocation, ThreatModel
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval, bootstrap_interval, exact_interval
 from objectseeker.metrics.curves import Curve, CurveTally, macro_mean, percent, ratio
 from objectseeker.metrics.settings import BASE_THRESHOLDS
-from objectseeker.metrics.tally import Sample, Tally
+from objectseeker.metrics.tally import SampledTally, Tally
 
 SAMPLES = 2000  # of the bootstrap
 CONFIDENCE = 0.95
@@ -103,7 +103,7 @@ def certified_recall(threat: ThreatModel, location: PatchLocation) -> Metric:
     """Of all objects, those that no patch at this location can hide."""
 
     def values(tally: Tally, weights: Floats) -> Floats:
-        sample = Sample(tally, weights)
+        sample = SampledTally(tally, weights)
         return percent(sample.certified(threat, location), sample.objects)
 
     return Metric(values, needs_objects=True)
@@ -113,25 +113,25 @@ def joint_certified_recall(threat: ThreatModel) -> Metric:
     """Of all objects, those that are guaranteed to remain under any single patch: the joint certificate per image."""
 
     def values(tally: Tally, weights: Floats) -> Floats:
-        sample = Sample(tally, weights)
+        sample = SampledTally(tally, weights)
         return percent(sample.guaranteed(threat), sample.objects)
 
     return Metric(values, needs_objects=True)
 
 
 def _clean_recall(tally: Tally, weights: Floats) -> Floats:
-    sample = Sample(tally, weights)
+    sample = SampledTally(tally, weights)
     objects = sample.objects_per_class
     return macro_mean(percent(sample.found_per_class, objects), objects)
 
 
 def _fppi(tally: Tally, weights: Floats) -> Floats:
-    sample = Sample(tally, weights)
+    sample = SampledTally(tally, weights)
     return ratio(sample.false_positives, sample.images)
 
 
 def _false_alert_rate(tally: Tally, weights: Floats) -> Floats:
-    sample = Sample(tally, weights)
+    sample = SampledTally(tally, weights)
     return percent(sample.flagged, sample.images)
 
 
@@ -150,7 +150,7 @@ def _undefended_ap50(tally: Tally, weights: Floats) -> Floats:
 
 
 def _spurious(tally: Tally, weights: Floats) -> Floats:
-    sample = Sample(tally, weights)
+    sample = SampledTally(tally, weights)
     return ratio(sample.spurious, sample.images)
 
 

@@ -164,7 +164,7 @@ _OF_OBJECTS = ("objects", "number", "label", "box", "size", "found")
 _CURVES = ("undefended", "defended")
 
 
-class Sample:
+class SampledTally:
     """The sums of a tally over samples of its images; the first axis of every result are the samples.
 
     Args:
