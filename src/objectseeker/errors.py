@@ -1,4 +1,12 @@
-"""The one exception class of the package, and how values are required and shown."""
+"""The exceptions of the package, and how values are required and shown.
+
+Everything that a caller can do something about is an `ObjectSeekerError`. Three subclasses are caught in the package:
+
+- `files.images.ImageUnavailableError`: a file is missing or its storage does not answer, which says
+  nothing about the image.
+- `datasets.parsing.InvalidAnnotationError`: one annotation or file cannot be used, while the rest of the dataset can.
+- `gate.audit_bundle.BundleMismatchError`: an audit bundle differs from what was written, or implies another verdict.
+"""
 
 from __future__ import annotations
 

@@ -237,11 +237,11 @@ class PruningRule(ABC):
 
     def with_settings(self, **changes: Any) -> Self:
         """Return the rule with other values of some settings."""
+        known = self.setting_names()
         for name in changes:
-            if name not in self.setting_names():
+            if name not in known:
                 raise ObjectSeekerError(
-                    f"the {self.name} rule has no setting of this name: got {name!r}. "
-                    f"Use {', '.join(self.setting_names())}."
+                    f"the {self.name} rule has no setting of this name: got {name!r}. Use {', '.join(known)}."
                 )
         return replace(self, **changes)
 
