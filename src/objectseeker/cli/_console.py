@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 from rich.box import SIMPLE_HEAD
@@ -99,7 +99,9 @@ def progress(what: str, total: int) -> Iterator[Bar]:
         TimeRemainingColumn(),
     )
     began = time.monotonic()
-    with Progress(*columns, console=notes, transient=True, disable=notes.quiet or not notes.is_terminal) as bar:
+    hidden = notes.quiet or not notes.is_terminal
+    bar = Progress(*columns, console=notes, transient=True, disable=hidden)
+    with nullcontext() if hidden else bar:  # when it stops, rich before 14 prints an empty line for a disabled bar, too
         yield Bar(bar, bar.add_task(what, total=total))
     log.debug("%s: %.3f s", what, time.monotonic() - began)
 

@@ -74,8 +74,10 @@ class PositionClasses:
 @lru_cache(maxsize=KEPT)
 def _classes_of(masks: Masks, patch: tuple[int, int]) -> PositionClasses:
     starts = masks.breakpoints(0, patch[0]), masks.breakpoints(1, patch[1])
-    across, down = (masks.removes(axis, starts[axis], patch[axis]) for axis in (0, 1))
-    return PositionClasses(starts, (across, down))
+    removes = masks.removes(0, starts[0], patch[0]), masks.removes(1, starts[1], patch[1])
+    for array in (*starts, *removes):
+        array.setflags(write=False)  # every call with equal arguments gets these very arrays
+    return PositionClasses(starts, removes)
 
 
 def _contains(sets: Bools) -> Bools:
