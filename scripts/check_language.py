@@ -168,7 +168,16 @@ ALLOWED: dict[str, set[str]] = {
 
 # What is not checked yet; remove an entry once the file or folder is clean.
 PENDING = (
-    *("src/objectseeker/cli", "src/objectseeker/metrics"),
+    "src/objectseeker/cli",
+    "src/objectseeker/metrics/evaluation.py",
+    "src/objectseeker/metrics/metric.py",
+    "src/objectseeker/metrics/recipe_search.py",
+    "src/objectseeker/metrics/replay.py",
+    "src/objectseeker/metrics/settings.py",
+    "src/objectseeker/metrics/sweeps.py",
+    "src/objectseeker/metrics/tally.py",
+    "src/objectseeker/metrics/track_certificates.py",
+    "src/objectseeker/metrics/tuning.py",
     *("scripts", "examples", "benchmarks", "train_builtin"),
 )
 

@@ -1,7 +1,7 @@
-"""Evaluation from stored observations: clean AP, certified recall, sweeps and tuning. No detector runs here.
+"""Evaluation from stored observations: clean AP, certified recall, sweeps and tuning.
 
 Boxes are pruned and certified in the detector's labels and counted in the dataset's. All APs and recalls are
-percentages (0 to 100); scores, thresholds, areas and the clean recall asked for are fractions.
+percentages (0 to 100); scores, thresholds, areas and the requested clean recall are fractions.
 """
 
 from __future__ import annotations

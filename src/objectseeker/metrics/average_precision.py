@@ -67,7 +67,7 @@ def coco_ap50(scene: ImageSet) -> Floats:
 
 
 def envelope_area(recall: Floats, precision: Floats) -> Floats:
-    """The area under the precision envelope of a set of points, column by column; both are (points, classes).
+    """Return the area under the precision envelope of points, per column; both are (points, classes).
 
     The envelope at recall r is the best precision of any point with a recall of at least r, and 0 beyond the highest
     recall: a staircase from recall 0, so it promises nothing between two points that one of them does not give.
@@ -79,7 +79,7 @@ def envelope_area(recall: Floats, precision: Floats) -> Floats:
 
 
 def _best_of_each_class(boxes: BoxTable, classes: int) -> BoxTable:
-    """The COCO_MAX_DETS best boxes of every image and class, in descending order of score within each image."""
+    """Return the COCO_MAX_DETS best boxes of every image and class, by descending score in each image."""
     found = boxes.detections
     order = np.lexsort((-found.score, found.label, boxes.image))
     group = (boxes.image * classes + found.label)[order]

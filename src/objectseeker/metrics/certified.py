@@ -1,7 +1,7 @@
-"""Which objects are certified, for all images and many settings at once.
+"""Certificates of all objects of all images, for many settings at once.
 
 What a masked box proves about an object does not depend on any score, so it is found once. Proofs are in the detector's
-labels: every object is looked at once for each of those that stand for it, and is certified if it is certified as one
+labels: every object is considered once for each of those that map to it, and is certified if it is certified as one
 of them. The verdicts are those of the rule's `certify`.
 """
 
@@ -29,14 +29,14 @@ from objectseeker.metrics.image_set import ImageSet
 class ProofTable:
     """The masked boxes that prove something: one row per box and target, target by target.
 
-    A target is a counted object as one of the detector labels that stand for its class.
+    A target is a counted object as one of the detector labels that map to its class.
     """
 
     scene: ImageSet
     rule: PruningRule  # its proof_settings hold for the rows
-    floor: float  # the lowest masked score that was looked at
+    floor: float  # the lowest masked score that was considered
     object: Ints  # of each target, ascending: a position in `scene.counted`
-    label: Ints  # of each target: the detector's; -1 where labels play no part and none stands for its class
+    label: Ints  # of each target: the detector's; -1 where labels are ignored and none maps to its class
     first: Ints  # each target's first row, and the end of the last target
     target: Ints  # of each row
     box: Ints  # a position among the masked boxes of the object's image
@@ -63,7 +63,7 @@ class ProofTable:
 
 
 def build_proof_table(scene: ImageSet, rule: PruningRule, bound: Bound, *, floor: float = 0.0) -> ProofTable:
-    """What every rule with the `proof_key` of `rule` needs to certify, for masked scores from `floor` on."""
+    """Build what every rule with the `proof_key` of `rule` needs, for masked scores of at least `floor`."""
     targets: list[tuple[Ints, Ints]] = []
     rows: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
     columns = max(image.observation.masks.strip_indices.shape[1] for image in scene.images)
@@ -88,7 +88,7 @@ def build_proof_table(scene: ImageSet, rule: PruningRule, bound: Bound, *, floor
 def certified_objects(
     proofs: ProofTable, rule: PruningRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
 ) -> tuple[Bools, Bools]:
-    """`certified` and `vacuous` (patches, counted objects), as `rule.certify` has them in the detector's labels.
+    """Return `certified` and `vacuous` (patches, counted objects) as `rule.certify`, in detector labels.
 
     `threshold` is the rule's own unless given: 0, with an `IouRule` 0.5.
     """
@@ -145,7 +145,7 @@ def remaining_under(
 
 
 def _evidence(proofs: ProofTable, rule: PruningRule, certification_threshold: float | None) -> Floats:
-    """What each row is worth towards a certificate of its target."""
+    """Return the weight of each row in a certificate of its target."""
     certification_threshold = require_fraction(
         rule.resolve_threshold(certification_threshold), "certification_threshold"
     )
@@ -167,9 +167,9 @@ def _proof(proofs: ProofTable, rule: PruningRule, evidence: Floats, target: int)
 def _proving(
     rule: PruningRule, observation: Observation, among: Ints, truth: Detections, bound: Bound
 ) -> tuple[Ints, Ints, Floats]:
-    """Which of the masked boxes `among` could prove which targets, target by target, and the bound of each such pair.
+    """Return which masked boxes `among` could prove which targets, and the bound of each such pair.
 
-    Only the rule's usable boxes prove anything, and only boxes of the target's label where labels play a part.
+    Only the rule's usable boxes prove anything, and only boxes of the target's label where labels matter.
     """
     if rule.classwise:
         among = among[np.isin(observation.all_masked.label[among], truth.label)]
@@ -193,14 +193,14 @@ def _shares(rule: PruningRule, boxes: Detections, truth: Detections, bound: Boun
 
 
 def _only_halves(proofs: ProofTable) -> Bools:
-    """Whether the target's image was seen under half masks alone."""
+    """Return whether the target's image was observed under half masks only."""
     scene = proofs.scene
     of_image = np.array([image.observation.masks.only_halves for image in scene.images], dtype=np.bool_)
     return np.asarray(of_image[scene.truth.image[scene.counted[proofs.object]]])
 
 
 def _escape_lines(proofs: ProofTable, decisive: Bools) -> Ints:
-    """`Certificates.safe_lines` of every target: furthest safe left and top mask, nearest safe right and bottom."""
+    """Return `safe_lines` of every target: furthest safe left and top, nearest safe right and bottom mask."""
     _, width, height = proofs.targets()
     border = np.stack([width, height], axis=1)
     lines = np.concatenate([np.zeros_like(border), border], axis=1)

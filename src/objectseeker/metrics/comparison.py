@@ -52,7 +52,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunDifference:
-    """One run minus another: per metric the difference and its interval. `paired`: both hold the same images."""
+    """One run minus another: per metric the difference and its interval; `paired` for the same images."""
 
     run: str
     against: str
@@ -146,8 +146,8 @@ def compare(
         threat: The patch to certify against. Default: one square patch of 1 % of the image.
         clean_recall: Measure at this clean recall, a fraction, instead of at each defense's own base threshold.
         fppi: Measure with at most this many false positives per image instead.
-        cross_tune: Give every run the rules that suit it, at most so many points of AP50 lost: tuned on one half of its
-            images and measured on the other, both ways.
+        cross_tune: Measure every run under its own rules, with at most this loss of AP50 points: tuned on one half of
+            its images and measured on the other, both ways.
         masks: With `cross_tune`: only these masks, among those of every run.
         seed: Of the split into halves.
         processes: How many processes share the images.
@@ -232,7 +232,7 @@ def same_objects(first: Tally, second: Tally) -> bool:
 
 
 def _unpaired(first: ConfidenceInterval, second: ConfidenceInterval) -> ConfidenceInterval:
-    """Return the difference of two independent metrics; its reach to each side is that of both, squared and added."""
+    """Return the difference of two independent metrics; reaches add in quadrature on each side."""
     value = first.value - second.value
     below = math.hypot(first.value - first.low, second.high - second.value)
     above = math.hypot(first.high - first.value, second.value - second.low)
@@ -241,7 +241,7 @@ def _unpaired(first: ConfidenceInterval, second: ConfidenceInterval) -> Confiden
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrossTuned:
-    """A rule tuned on each half of a run and measured on the other half: every image by the rule that never saw it.
+    """A rule tuned on each half of a run and measured on the other: images by a rule that never saw them.
 
     Attributes:
         evaluations: Of the two halves, each under the rule tuned on the other one.
@@ -254,7 +254,7 @@ class CrossTuned:
     tally: Tally
 
     def metrics(self) -> dict[str, Metric]:
-        """Return the metrics that both halves have, but those of the undefended detector at an operating point."""
+        """Return the metrics of both halves, without the undefended detector's at an operating point."""
         each = [evaluation_metrics(one) for one in self.evaluations]
         at_rows = ("undefended.clean_recall", "undefended.fppi")  # a row of each half's own curve
         return {name: each[0][name] for name in each[0] if name in each[1] and name not in at_rows}

@@ -22,13 +22,13 @@ import numpy as np
 from objectseeker.core.boxes import Floats
 
 Method = Literal["bootstrap", "exact"]
-Values = Callable[[Floats], Floats]  # weights (samples, images) to one figure per sample, NaN where there is none
+Values = Callable[[Floats], Floats]  # weights (samples, images) to one value per sample, NaN where there is none
 
 DIGITS = 6  # of a figure: rounding differs between machines far behind that
 CELLS = 2**18  # of weights that are in memory at a time
-MOST_GROUPS = 400  # of images that are left out in turn
+MOST_GROUPS = 400  # of images that are omitted in turn
 FEW = 5.0  # images that decide a figure: with more of them the bootstrap sees more and more of its spread
-ROUNDING = 1e-9  # of a figure: less is no influence
+ROUNDING = 1e-9  # of a metric: less has no influence
 NORMAL = NormalDist()
 
 
@@ -60,7 +60,7 @@ def exact_interval(successes: int, trials: int, confidence: float) -> Confidence
 def bootstrap_interval(
     values: Values, images: int, *, confidence: float, samples: int, seed: int, bounds: tuple[float, float]
 ) -> ConfidenceInterval:
-    """Of a figure of so many images that lies within `bounds`."""
+    """Return the exact interval of a metric of that many images, within `bounds`."""
     value = float(values(np.ones((1, images)))[0]) if images else math.nan
     if math.isnan(value):
         return NOTHING
@@ -74,7 +74,7 @@ def bootstrap_interval(
 
 
 def max_unseen_share(images: int, confidence: float) -> float:
-    """The largest share of images of a kind of which none was among so many, at this confidence."""
+    """Return the largest share of a kind of image of which none was in the sample, at this confidence."""
     return 1.0 - math.exp(math.log((1 - confidence) / 2) / images)
 
 
@@ -90,7 +90,7 @@ def resampled(images: int, samples: int, seed: int) -> Iterator[Floats]:
 
 
 def additional_images(interval: ConfidenceInterval, limit: float, images: int) -> int | None:
-    """About how many more images like these would take the limit out of the interval; None if no number would.
+    """Estimate how many more such images would move the limit out of the interval; None if none would.
 
     An interval shrinks with the square root of the number of images.
     """
@@ -102,13 +102,13 @@ def additional_images(interval: ConfidenceInterval, limit: float, images: int) -
 
 
 def effective_images(apart: Floats) -> float:
-    """How many images decide a figure, as many as would if all of them had the same influence."""
+    """Return how many images would decide the metric with equal influence: the effective sample size."""
     fourth = float((apart**4).sum())
     return float((apart**2).sum()) ** 2 / fourth if fourth > 0 else 0.0
 
 
 def _jackknife_influence(values: Values, images: int) -> Floats:
-    """How much the figure changes as images are left out in turn, or groups of them."""
+    """Return how much the metric changes as images, or groups of them, are omitted in turn (jackknife)."""
     groups = min(images, MOST_GROUPS)
     of_group = np.arange(images) % groups
     step = max(CELLS // images, 1)
@@ -123,13 +123,13 @@ def _jackknife_influence(values: Values, images: int) -> Floats:
 
 
 def _acceleration(apart: Floats) -> float:
-    """How fast the spread of the figure changes with the figure."""
+    """Return how fast the spread of the metric changes with the metric."""
     spread = float((apart**2).sum()) ** 1.5
     return float((apart**3).sum()) / (6 * spread) if spread > 0 else 0.0
 
 
 def student_t_reach(images: int, confidence: float) -> float:
-    """How far out an end is, in standard deviations: the spread itself is estimated, so as for Student's t.
+    """Return the reach of an end in standard deviations, as for Student's t: the spread is estimated.
 
     A bootstrap of n images has n - 1 of n parts of the variance (Hesterberg's correction of both).
     """

@@ -47,7 +47,7 @@ def macro_mean(per_class: Floats, objects: Floats | Ints) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Counts of one detector: base thresholds are the first axis, classes the last, samples of the images between.
+    """Counts of one detector: axes are base thresholds, samples of the images, and classes.
 
     All values but counts and thresholds are percentages.
     """
@@ -70,7 +70,7 @@ class Curve:
 
     @property
     def ap50(self) -> Floats:
-        """AP at IoU 0.5 per class by the paper's protocol: the area under the precision envelope of all thresholds."""
+        """Return AP at IoU 0.5 per class by the paper's protocol: the area under the precision envelope."""
         boxes = self.true_positives + self.false_positives
         precision = np.divide(self.true_positives, boxes, out=np.zeros(boxes.shape), where=boxes > 0)
         return envelope_area(self.recall, precision)
@@ -237,7 +237,7 @@ def _match_rows(images: ImageSet, base_thresholds: Floats, additions: Iterable[B
 
 
 def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> CurveTally:
-    """Count true and false positives of the base boxes together with what a defense adds at each base threshold.
+    """Count true and false positives of base boxes with a defense's additions per base threshold.
 
     Args:
         images: The images with their base boxes and objects.

@@ -1,4 +1,4 @@
-"""A defended detector on a scene: its curve, and what is certified at one point of it.
+"""A defended detector on an image set: its curve, and its certificates at one operating point.
 
 Every rule has the same face here. Nothing is computed before it is needed.
 """
@@ -27,7 +27,7 @@ from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatingPoint:
-    """A defended detector at one base_threshold. Recalls are percentages, counts are (WHERES, classes)."""
+    """A defended detector at one base threshold: recalls in percent, counts (PATCH_LOCATIONS, classes)."""
 
     rule: PruningRule
     clean_recall: float
@@ -36,28 +36,28 @@ class OperatingPoint:
     certified: Ints
     vacuous: Ints
     fppi: float  # an image
-    remaining: int | None = None  # objects that surely remain under one patch, wherever it lies, where counted
+    remaining: int | None = None  # objects guaranteed to remain under one patch at any position, if counted
 
     @property
     def joint_certified_recall(self) -> float | None:
-        """The joint certificate: of all objects, how many percent surely remain under any single patch."""
+        """Return the joint certificate: the percentage of objects guaranteed to remain under any single patch."""
         objects = int(self.objects.sum())
         return None if self.remaining is None or not objects else 100 * (self.remaining / objects)
 
     def certified_recall(self, c: int | None = None) -> dict[PatchLocation, float | None]:
-        """The certified share of all objects, or of those of class `c`, where by where; None if there are none."""
+        """Return the certified share of all objects, or of class `c`, by location; None if there are none."""
         chosen = slice(None) if c is None else slice(c, c + 1)
         return shares(self.certified[:, chosen].sum(axis=1), int(self.objects[chosen].sum()))
 
     def vacuous_far(self, c: int | None = None) -> int:
-        """Objects (all, or of class `c`) that count as certified against far because no position is far from them."""
+        """Count the objects (all, or of class `c`) that are certified far because no position is far."""
         vacuous = self.vacuous[PATCH_LOCATIONS.index("far")]
         return int(vacuous.sum() if c is None else vacuous[c])
 
 
 @dataclass(frozen=True, eq=False)
 class DefendedImageSet:
-    """A defended detector on a scene, for `settings` and all others that differ from them in scores and power only."""
+    """A defended detector on an image set, for `settings` up to thresholds and power."""
 
     scene: ImageSet
     settings: EvaluationSettings
@@ -69,7 +69,7 @@ class DefendedImageSet:
 
     @cached_property
     def replay(self) -> Replay:
-        """What replays pruning at many base_thresholds."""
+        """Return the replay of pruning at many base thresholds."""
         prepare = REPLAYS.get(self.settings.rule.kind)
         return PruneEveryImage(self.observations) if prepare is None else prepare(self)
 
@@ -97,17 +97,17 @@ class DefendedImageSet:
         return self._curve(base_thresholds, [settings.on_curve(score) for score in base_thresholds.tolist()])
 
     def added(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
-        """What each rule adds to the base boxes of all images, as the deployed detector does: in its own labels."""
+        """Return each rule's additions to the base boxes of all images, in the detector's labels."""
         return self.replay.replay(rules)
 
     def additions(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
-        """What each rule adds to the base boxes of all images, in the dataset's labels."""
+        """Return each rule's additions to the base boxes of all images, in the dataset's labels."""
         return (boxes.in_dataset(self.scene.vocabulary) for boxes in self.added(rules))
 
     def certified(
         self, rule: PruningRule, threat: ThreatModel, patches: list[Patch] | None = None
     ) -> tuple[Bools, Bools]:
-        """`certified` and `vacuous` (WHERES, counted objects), or for other `patches` of the threat."""
+        """Return `certified` and `vacuous` (PATCH_LOCATIONS or `patches`, counted objects)."""
         return certified_objects(
             self.proofs, rule, patches or threat.patches(), certification_threshold=threat.certification_threshold
         )
@@ -158,7 +158,7 @@ REPLAYS: dict[str, Callable[[DefendedImageSet], Replay]] = {Rule.kind: _replay_e
 
 
 def operating_row_of(settings: EvaluationSettings, curve: Curve) -> int | None:
-    """Where on a curve the settings' operating point is, for those that have no fixed rule; None if nowhere."""
+    """Return the row of a curve at the settings' operating point, without a fixed rule; None if nowhere."""
     if settings.fppi is not None:
         return curve.row_at_fppi(settings.fppi, settings.base_floor)
     asked = settings.clean_recall

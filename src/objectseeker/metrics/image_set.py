@@ -1,7 +1,7 @@
-"""The images of a run, gathered in a few flat arrays: one row per object and per base box, over all images.
+"""The images of a run in a few flat arrays: one row per object and per base box.
 
-Images hold boxes in the detector's labels, in which they are pruned and certified. The flat arrays are in the data
-set's, in which they are counted.
+Images hold boxes in the detector's labels, in which they are pruned and certified. The flat arrays have the
+dataset's labels, in which they are counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BoxTable:
         return BoxTable(self.detections[index], self.image[index])
 
     def in_dataset(self, vocabulary: LabelMap) -> BoxTable:
-        """With the dataset's labels instead of the detector's, without the boxes of classes that it does not have."""
+        """Return boxes with the dataset's labels, without those of classes that it does not have."""
         label = vocabulary.dataset_labels[self.detections.label] if len(self) else self.detections.label
         kept = label >= 0
         return BoxTable(vocabulary.map_to_dataset(self.detections), self.image[kept])
@@ -73,7 +73,7 @@ class ImageSet:
     @classmethod
     def part(cls, images: Sequence[ObservedImage], vocabulary: LabelMap) -> ImageSet:
         """The scene of some of many images: it may have no objects."""
-        images = tuple(images)  # those of a stored run are read anew whenever they are gone through
+        images = tuple(images)  # those of a stored run are read anew on every iteration
         if not images:
             raise ObjectSeekerError(NO_IMAGES)
         _check(images, vocabulary)
@@ -138,9 +138,9 @@ def _check(images: Sequence[ObservedImage], vocabulary: LabelMap) -> None:
 
 
 def under(images: Iterable[ObservedImage], recipe: Recipe) -> list[ObservedImage]:
-    """Images as if they had been observed under this recipe alone; its masks must be among those that were.
+    """Restrict images to a recipe, as if observed with it only; its masks must have been observed.
 
-    For figures that say so: a detector that is shown other views beside these may give other last bits.
+    Results must say so: a detector may return other last bits if these views share batches with others.
     """
     views = [(image, image.observation) for image in images]
     return [

@@ -1,7 +1,7 @@
-"""Which output box finds which object.
+"""Match output boxes to ground-truth objects.
 
 Within one image and class, boxes are taken in descending order of score (earlier boxes first among equals); each takes
-the object it overlaps best among those nobody has taken, if the IoU is at least 0.5. Ignored objects are taken only by
+the object it overlaps best among those not taken yet, if the IoU is at least 0.5. Ignored objects are taken only by
 boxes that no counted object is left for, and such a box is neither right nor wrong. A crowd is measured by the share
 of the box inside it and can be taken any number of times. All of this is what pycocotools does.
 """
@@ -55,7 +55,7 @@ def _overlapping(boxes: BoxTable, scene: ImageSet, start: int, box: Ints, n: Int
 
 
 def greedy_match(score: Floats, pairs: Overlaps, scene: ImageSet) -> Ints:
-    """The object each box takes, or -1: a greedy walk over the pairs, best box first, its best object first.
+    """Return the object each box takes, or -1: greedily, best box first, its best object first.
 
     Among objects that overlap a box equally the last one is taken, as in pycocotools.
     """
@@ -71,7 +71,7 @@ def greedy_match(score: Floats, pairs: Overlaps, scene: ImageSet) -> Ints:
 
 
 def false_positives(taken: Ints) -> Bools:
-    """Which boxes are wrong: those that took nothing. One that took an ignored object is neither right nor wrong."""
+    """Return the false positives: boxes that took nothing. One that took an ignored object is neither."""
     return np.asarray(taken < 0)
 
 

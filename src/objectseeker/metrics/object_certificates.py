@@ -1,7 +1,8 @@
 """The certificates of a run, object by object.
 
-Without labels the objects are the boxes that the defended detector outputs: what would remain of each under an attack
-on the image as it is. That is no recall. An image that is already attacked may hide objects that are not among them.
+Without annotations the objects are the output boxes of the defended detector: what would remain of each under an attack
+on the unmodified image. That is not a recall. An image that is already attacked may hide objects that are not among
+them.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ ATTACKED_ALREADY = "an image that is already attacked may hide objects that are 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCertificate:
-    """One object of one image and what is certified of it.
+    """One object of one image and its certificates.
 
-    It is certified if it is certified as one of the detector's classes that stand for its own; `certified_as` says as
+    It is certified if it is certified as one of the detector's classes that map to its own; `certified_as` says as
     which. `safe_lines` and `largest_square` (see `Certificates`) are those of the class that stands up to most,
     `detector_class`; it is None where the detector knows no such class. An object that the defended detector outputs
     has the detector's class and its `score`.
@@ -110,7 +111,7 @@ def certify_run(
 def certify_output_boxes(
     images: Iterable[ObservedImage], vocabulary: LabelMap, rule: PruningRule, threat: ThreatModel
 ) -> Iterator[list[ObjectCertificate]]:
-    """The same for images without labels: one row per box that the defended detector outputs."""
+    """Certify images without annotations: one row per output box of the defended detector."""
     for image in (with_outputs_as_objects(one, rule) for one in images):
         rows = _rows(image, vocabulary, image.truth, np.arange(len(image.truth)), rule, threat)
         scores = image.truth.score.tolist()
@@ -118,7 +119,7 @@ def certify_output_boxes(
 
 
 def with_outputs_as_objects(image: ObservedImage, rule: PruningRule) -> ObservedImage:
-    """The image with the boxes that the defended detector outputs as its objects, in the detector's labels."""
+    """Return the image with the defended detector's output boxes as objects, in the detector's labels."""
     boxes = rule.prune(image.observation)
     none = np.zeros(len(boxes), np.bool_)
     return replace(image, truth=boxes, ignore=none, crowd=none, track=np.empty(0, np.int64))
@@ -132,7 +133,7 @@ def _rows(
     rule: PruningRule,
     threat: ThreatModel,
 ) -> list[ObjectCertificate]:
-    """`targets` are the objects in the detector's labels, and `object_of`, ascending, says which object each one is."""
+    """Certify objects; `targets` have the detector's labels, and `object_of`, ascending, their objects."""
     observation = image.observation
     threshold = rule.resolve_threshold(threat.certification_threshold)
     proven = rule.certify(observation, targets, threat.patches(), certification_threshold=threshold, bound=threat.bound)
@@ -141,7 +142,7 @@ def _rows(
     first = np.searchsorted(object_of, np.arange(len(image.truth) + 1)).tolist()
 
     def name_of(target: int) -> str:
-        label = int(targets.label[target])  # -1 where labels play no part and none stands for the class
+        label = int(targets.label[target])  # -1 where labels are ignored and none maps to the class
         return name_of_label(vocabulary.detector_names, label) if label >= 0 else "any class"
 
     def row_of(n: int) -> ObjectCertificate:

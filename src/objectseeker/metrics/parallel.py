@@ -1,7 +1,7 @@
-"""Going through the images of a run, some after the other, in one process or in several.
+"""Process the images of a run in parts, in one process or in several.
 
 What some images give does not depend on the process that looks at them, and what was found comes back in the order of
-the images: with any number of processes it is the same, to the last bit.
+the images: with any number of processes it is the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from objectseeker.errors import require_count
 from objectseeker.metrics.image_set import ImageSet
 
 IMAGES_AT_A_TIME = 256  # images that a process has in memory at a time,
-BOXES_AT_A_TIME = 2**20  # or as few as have so many masked boxes
+BOXES_AT_A_TIME = 2**20  # or as few as have that many masked boxes
 TURNS = 4  # parts that each process gets, so that none is long done before the others
 MIN_IMAGES_PER_PROCESS = 100  # images: with fewer, starting a process takes longer than looking at them
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of one process; cores have one each already
@@ -68,7 +68,7 @@ class ImageWorkers:
         self._parts = [range(len(images))[start : start + size] for start in range(0, len(images), size)]
 
     def each(self, work: Work[Argument, Found], argument: Argument) -> Iterator[Found]:
-        """What `work` makes of each part of the images, in their order."""
+        """Yield the result of `work` for each part of the images, in order."""
         if self._pool is None:
             for scene in iter_image_sets(self._images, self._vocabulary):
                 yield work([scene], argument)
@@ -92,7 +92,7 @@ def open_workers(
     processes: int = 1,
     on_image: OnImage = lambda: None,
 ) -> Iterator[ImageWorkers]:
-    """The images to go through, once or more, by so many processes; each of them reads its images itself."""
+    """Open workers for the images, usable repeatedly; each process reads its images itself."""
     if require_count(processes, "processes") == 1:
         yield ImageWorkers(images, vocabulary, 1, None, on_image)
         return
@@ -102,7 +102,7 @@ def open_workers(
 
 @contextmanager
 def process_pool(processes: int, begin: Callable[..., None], given: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
-    """Processes of one thread each that begin with `begin(*given)`; once something fails, nothing more is begun."""
+    """Open processes of one thread each that begin with `begin(*given)`; a failure stops new work."""
     with _one_thread_each(), ProcessPoolExecutor(processes, SPAWN, _start, (begin, given)) as pool:
         try:
             yield pool
@@ -112,7 +112,7 @@ def process_pool(processes: int, begin: Callable[..., None], given: tuple[Any, .
 
 
 def _start(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once; who waits for it says so
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once; the waiting process reports it
     begin(*given)
 
 

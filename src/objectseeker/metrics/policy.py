@@ -1,4 +1,4 @@
-"""A policy: the requirements on a release, as a short TOML file. Reading it needs no run; the gate applies it."""
+"""Policies: the requirements on a release, as a short TOML file that the gate applies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENOUGH = ("min_objects", "min_images")
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """A metric that a policy may require: its description, its limit, its unit, and the keys that restrict it."""
+    """A metric that a policy may require: description, limit, unit, and the keys that restrict it."""
 
     description: str
     limit: Limit | None  # without a baseline; None: it holds or it does not
@@ -54,7 +54,7 @@ METRIC_SPECS: dict[str, MetricSpec] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """One entry of a policy. A limit is in percent, in percentage points, or a plain number, as the metric is."""
+    """One entry of a policy; its limit is in the unit of the metric: percent, points, or a plain number."""
 
     metric: str
     given_name: str = ""
@@ -79,7 +79,7 @@ class Requirement:
 
     @property
     def has_patch(self) -> bool:
-        """Whether the requirement is about a patch."""
+        """Return whether the requirement is about a patch."""
         return "patch_area" in self.spec.keys
 
     @property
@@ -88,7 +88,7 @@ class Requirement:
 
     @property
     def threat(self) -> ThreatModel:
-        """What must be certified against."""
+        """Return the threat model to certify against."""
         return ThreatModel(
             area=self.patch_area, aspect=self.patch_aspect, certification_threshold=self.certification_threshold
         )
@@ -333,10 +333,7 @@ at_least = "25 %"
 min_objects = 100           # in the sample; with fewer it is undecided
 
 # The share of all objects guaranteed to remain under any one such patch. It is at one place at a time, so that is more.
-# [[require]]
-# metric = "joint_certified_recall"
-# patch_area = "1%"
-# at_least = "40 %"
+# [[require]] metric = "joint_certified_recall" patch_area = "1%" at_least = "40 %"
 
 # The same for people that are large enough, with more of each covered than a touch.
 # [[require]]
@@ -372,19 +369,11 @@ at_most = "30 %"
 # metric = "fppi"           # false positives per clean image, of the defended detector
 # at_most = 1.5
 
-# No regression: --baseline RUN is the previous release, on the same images.
-# [[require]]
-# metric = "clean_ap50"
+# No regression: --baseline RUN is the previous release, on the same images. [[require]] metric = "clean_ap50"
 # max_regression = "0.5 points"
 
-# --attack-results FILE: attack.json of exactly this defense and patch.
-# [[require]]
-# metric = "recall_under_attack"
-# location = "over"
-# patch_area = "1%"
-# at_least = "60 %"
+# --attack-results FILE: attack.json of exactly this defense and patch. [[require]] metric = "recall_under_attack"
+# location = "over" patch_area = "1%" at_least = "60 %"
 
-# --detector-check FILE: the output of objectseeker check --defense FILE --json.
-# [[require]]
-# metric = "detector_check"
+# --detector-check FILE: the output of objectseeker check --defense FILE --json. [[require]] metric = "detector_check"
 """

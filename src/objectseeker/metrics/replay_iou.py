@@ -26,7 +26,7 @@ MOST_LINKS = 2**31  # as in `replay`
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IouCandidates:
-    """The masked boxes that can be output at some base_threshold, image by image: clear ones here, `others` apart."""
+    """The masked boxes that can be output at some base_threshold, per image: clear ones, and `others`."""
 
     boxes: BoxTable
     repeated: Floats  # the highest score of a base box that repeats the box: it is dropped up to that base_threshold
@@ -60,7 +60,7 @@ class IouCandidates:
 def find_iou_candidates(
     observations: Sequence[Observation], rule: IouRule, floor: float, *, mask_floor: float, reach: float = 0.0
 ) -> IouCandidates:
-    """`find_candidates` for the IoU variant; clear boxes count from `mask_floor`, the lowest mask_threshold, on."""
+    """Find the candidates of the IoU variant; clear boxes with scores of at least `mask_floor` count."""
     clear = [non_overlapping(seen.all_masked.xyxy, seen.mask_index, seen.masks) for seen in observations]
     parts: list[Detections] = []
     repeated: list[Floats] = []
@@ -100,14 +100,14 @@ def _repeating_score(rule: IouRule, boxes: Detections, base: Detections) -> Floa
 
 
 def _suppressing(rule: IouRule, boxes: Detections) -> list[int]:
-    """Which boxes each one suppresses, as the bits of one number."""
+    """Return the boxes that each one suppresses, as the bits of one number."""
     return [
         row for some in row_blocks(len(boxes), len(boxes)) for row in as_bits(rule.are_duplicates(boxes[some], boxes))
     ]
 
 
 def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[BoxTable]:
-    """What each rule adds to the base boxes of all images: clear boxes, then hulls of the others."""
+    """Return each rule's additions to the base boxes of all images: clear boxes, then hulls of others."""
     rules = list(rules)
     boxes, score = candidates.boxes, candidates.boxes.detections.score
     before, output = np.zeros((2, len(boxes)), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Metrics slice by slice: of one class, of one object size, of the images with one tag. The worst slice is named.
+"""Metrics by slice: of a class, an object size, or a tag of images; the worst slice is named.
 
 Tags come from a CSV file with a column `image` and one column per tag, or from extra fields of the images in a COCO
 file. An image without a value is in no slice of that column.
@@ -40,7 +40,7 @@ Selector = Callable[[Tally], Tally]
 
 @dataclass(frozen=True, slots=True)
 class ImageTags:
-    """The value of every image, column by column; empty where it has none. `missing` images have no row at all."""
+    """The tag values of images per column, empty where there is none; `missing` images have no row."""
 
     columns: Mapping[str, tuple[str, ...]]
     missing: int = 0
@@ -145,7 +145,7 @@ def _text(value: str | int | float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceMetrics:
-    """The metrics of one slice. Shares are percentages; None where a slice of objects, or without any, has no value."""
+    """The metrics of one slice: shares in percent, None where the slice has no value."""
 
     name: str  # COLUMN=VALUE
     images: int
@@ -196,7 +196,7 @@ def measure_slices(tally: Tally, tags: ImageTags, requested: Sequence[str], thre
 
 
 def worst_slices(slices: Sequence[SliceMetrics]) -> dict[str, SliceMetrics | None]:
-    """Return per column the slice with the lowest certified recall anywhere; None if all have too few objects."""
+    """Return per column the slice with the lowest certified recall; None if all have too few objects."""
     worst: dict[str, SliceMetrics | None] = {}
     for column in dict.fromkeys(one.column for one in slices):
         enough = [one for one in slices if one.column == column and not one.is_small]
@@ -223,7 +223,7 @@ def describe_worst(slices: Sequence[SliceMetrics]) -> list[str]:
 
 
 def slice_selectors(requested: str, tally: Tally, tags: ImageTags) -> dict[str, Selector]:
-    """Return how to select each slice that COLUMN or COLUMN=VALUE stands for, by its name."""
+    """Return how to select each slice that COLUMN or COLUMN=VALUE names, by its name."""
     column, equals, value = requested.partition("=")
     if column == "class":
         labels = [label_of(value, tally.names)] if equals else np.unique(tally.label).tolist()
