@@ -167,21 +167,22 @@ TERMS = 20_000  # of the continued fraction; it needs about the square root of t
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
-    """The two-sided interval of a share: it misses the truth at most 1 - confidence of the time, half on either side.
+    """Return the two-sided interval of a share; it errs at most 1 - confidence of the time, half per side.
 
     Without trials nothing is known.
     """
     if not trials:
         return 0.0, 1.0
     tail = (1 - confidence) / 2
-    # The lower end is where so many successes or more are as rare as `tail`, the upper end where so many or fewer are.
+    # The lower end is where that many or more successes are as rare as `tail`, the upper end where that many or fewer
+    # are.
     low = _solved(lambda p: at_least(successes, trials, p) > tail) if successes else 0.0
     high = 1.0 - _solved(lambda q: at_least(trials - successes, trials, q) > tail) if successes < trials else 1.0
     return low, high
 
 
 def at_least(successes: int, trials: int, share: float) -> float:
-    """The chance of at least so many successes in so many trials, each with probability `share`."""
+    """Return the chance of at least `successes` in `trials`, each with probability `share`."""
     if successes <= 0:
         return 1.0
     if share <= 0.0 or share >= 1.0:
