@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, image, made, noisy, run
 
+from objectseeker import ObjectSeekerError
+from objectseeker.cli._evaluation_tables import caveats
 from objectseeker.core import boxes as core_boxes
-from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, ThreatModel, evaluate_images, tally
+from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, ThreatModel, evaluate_images
 from objectseeker.metrics.confidence_intervals import exact_interval, resampled
 from objectseeker.metrics.curves import NO_BOXES, CurveTally, tally_curve, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.evaluation import evaluation_metrics
+from objectseeker.metrics.slices import NO_TAGS, measure_slices
 from objectseeker.metrics.tally import TallyRequest, count_spurious, tally_images
 
 
@@ -74,7 +77,6 @@ def test_the_sum_of_all_images_has_the_same_metrics():
 def test_a_large_run_keeps_sums_only(monkeypatch):
     images = noisy(4, 9)
     small = evaluate_images(images, VOCABULARY, EVIDENCE)
-    monkeypatch.setattr(tally, "MAX_TALLIED_IMAGES", 8)
     monkeypatch.setattr("objectseeker.metrics.parallel.IMAGES_AT_A_TIME", 2)
     request = TallyRequest(settings=EVIDENCE, rule=small.defended.point.rule, threats=(EVIDENCE.threat,), curves=True)
     large = tally_images(images, VOCABULARY, request, max_images=8)
@@ -84,6 +86,18 @@ def test_a_large_run_keeps_sums_only(monkeypatch):
     for name in ("ap50", "clean_recall", "fppi"):
         metric = evaluation_metrics(small)[f"defended.{name}"]
         assert metric.value(large.tally) == pytest.approx(metric.value(small.tally))
+    with pytest.raises(ObjectSeekerError, match="slices need a tally per image"):
+        measure_slices(large.tally, NO_TAGS, ["size"], EVIDENCE.threat)
+
+
+def test_an_evaluation_of_too_many_images_has_metrics_without_intervals_and_says_so(monkeypatch):
+    images, settings = noisy(4, 9), changed(EVIDENCE, clean_recall=None)
+    small = evaluate_images(images, VOCABULARY, settings)
+    monkeypatch.setattr("objectseeker.metrics.evaluation.MAX_TALLIED_IMAGES", 8)
+    large = evaluate_images(images, VOCABULARY, settings)
+    assert large.intervals == {}
+    assert {**large.to_dict(), "intervals": small.to_dict()["intervals"]} == small.to_dict()
+    assert "9 images are too many to keep a tally of each" in " ".join(caveats(large))
 
 
 def test_curves_of_parts_join_and_some_images_and_classes_can_be_taken():

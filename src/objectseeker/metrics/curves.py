@@ -129,6 +129,7 @@ class CurveTally:
     """
 
     base_thresholds: Floats
+    images: Ints  # how many images each row stands for: 1, or all of them after `summed`
     objects: Ints  # (images, classes)
     image: Ints  # of each change
     label: Ints
@@ -142,6 +143,7 @@ class CurveTally:
         starts = np.cumsum([0, *(len(part.objects) for part in parts)])
         return cls(
             parts[0].base_thresholds,
+            np.concatenate([part.images for part in parts]),
             np.concatenate([part.objects for part in parts]),
             np.concatenate([part.image + start for part, start in zip(parts, starts, strict=False)]),
             *(np.concatenate([getattr(part, name) for part in parts]) for name in _PLAIN),
@@ -157,7 +159,7 @@ class CurveTally:
             return np.asarray(np.cumsum(summed, axis=0).round().astype(np.int64))
 
         tp, fp = counts(self.true_positives), counts(self.false_positives)
-        return Curve(self.base_thresholds, tp, fp, self.objects.sum(axis=0), len(self.objects))
+        return Curve(self.base_thresholds, tp, fp, self.objects.sum(axis=0), int(self.images.sum()))
 
     def sampled(self, weights: Floats) -> Iterator[Curve]:
         """Yield the curves of samples of the images, as many samples at a time as memory allows.
@@ -178,7 +180,7 @@ class CurveTally:
                     np.add.at(changes[counted], (self.row[entries], place), change[entries])
                 counts[..., label] = changes.cumsum(axis=1) @ weights[some][:, images].T
             objects = weights[some] @ self.objects
-            yield Curve(self.base_thresholds, counts[0], counts[1], objects, weights[some].sum(axis=1))
+            yield Curve(self.base_thresholds, counts[0], counts[1], objects, weights[some] @ self.images)
 
     def summed(self) -> CurveTally:
         """Return the tally of all images as if they were one."""
@@ -186,7 +188,7 @@ class CurveTally:
         tp, fp = (np.diff(counts, axis=0, prepend=0) for counts in (curve.true_positives, curve.false_positives))
         row, label = np.nonzero((tp != 0) | (fp != 0))
         entries = np.zeros_like(row), label, row, tp[row, label], fp[row, label]
-        return CurveTally(self.base_thresholds, np.atleast_2d(curve.objects), *entries)
+        return CurveTally(self.base_thresholds, self.images.sum(keepdims=True), np.atleast_2d(curve.objects), *entries)
 
     def at_row(self, row: int) -> CurveTally:
         """Return the tally at one base threshold only."""
@@ -198,7 +200,7 @@ class CurveTally:
         place = np.full(len(self.objects), -1)
         place[chosen] = np.arange(len(chosen))
         part = self._entries(place[self.image] >= 0)
-        return replace(part, objects=self.objects[chosen], image=place[part.image])
+        return replace(part, images=self.images[chosen], objects=self.objects[chosen], image=place[part.image])
 
     def of_classes(self, labels: Sequence[int]) -> CurveTally:
         """Return the tally of some classes, renumbered in this order."""
@@ -259,7 +261,7 @@ def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[B
     objects = np.bincount(cell_of_object[images.counted], minlength=cells).reshape(len(images.images), classes)
     image, label = np.divmod(cell, max(classes, 1))
     small: Any = [array.astype(np.int32) for array in (objects, image, label, row_of, tp, fp)]  # half the memory
-    return CurveTally(np.asarray(base_thresholds), *small)
+    return CurveTally(np.asarray(base_thresholds), np.ones(len(objects), np.int64), *small)
 
 
 def undefended_curve(images: ImageSet, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:

@@ -28,7 +28,7 @@ from objectseeker.metrics.metric import Metric
 from objectseeker.metrics.parallel import OnImage, default_process_count
 from objectseeker.metrics.settings import BASE_THRESHOLDS, OPERATING_POINT_KEYS, EvaluationSettings, describe_fppi
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, SliceMetrics, measure_slices
-from objectseeker.metrics.tally import RunTally, Tally, TallyRequest, tally_images
+from objectseeker.metrics.tally import MAX_TALLIED_IMAGES, RunTally, Tally, TallyRequest, tally_images
 from objectseeker.runs.run import Run
 
 # Rows of tables: their labels, and the metrics in them.
@@ -401,16 +401,15 @@ def evaluate_images(
     request = TallyRequest(settings=settings, rule=rule, curves=True, **_threats(settings))
     if len(images) and not label_map.dataset_names:  # the images are not annotated
         raise ObjectSeekerError(nothing_counts(len(images)))
-    run = tally_images(images, label_map, request, processes=processes, on_image=on_image)
+    options: dict[str, Any] = {"max_images": MAX_TALLIED_IMAGES, "processes": processes, "on_image": on_image}
+    run = tally_images(images, label_map, request, **options)
     if not run.tally.objects.any():
         raise ObjectSeekerError(nothing_counts(len(images)))
     defended, undefended = (_total(run.tally, name) for name in ("defended", "undefended"))
     rows = {name: _row(settings, curve) for name, curve in (("defended", defended), ("undefended", undefended))}
     if rule is None and rows["defended"] is not None:
         rule = settings.on_curve(float(BASE_THRESHOLDS[rows["defended"]]))
-        again = tally_images(
-            images, label_map, replace(request, rule=rule, curves=False), processes=processes, on_image=on_image
-        )
+        again = tally_images(images, label_map, replace(request, rule=rule, curves=False), **options)
         tally = replace(again.tally, undefended=run.tally.undefended, defended=run.tally.defended)
         run = replace(run, tally=tally)
     evaluation = Evaluation(

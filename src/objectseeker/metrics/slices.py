@@ -186,7 +186,14 @@ def measure_slices(tally: Tally, tags: ImageTags, requested: Sequence[str], thre
         tags: The tags of the same images.
         requested: COLUMN or COLUMN=VALUE each; class and size are columns of every run.
         threat: A threat that the tally was counted for.
+
+    Raises:
+        ObjectSeekerError: The tally holds sums over all images only, so it cannot be sliced.
     """
+    if requested and int(tally.images.max(initial=1)) > 1:
+        raise ObjectSeekerError(
+            f"slices need a tally per image: got sums over {int(tally.images.sum()):,} images. Use a sample of the run."
+        )
     selected = {
         name: selector(tally)
         for one in dict.fromkeys(requested)
