@@ -129,7 +129,7 @@ class CurveTally:
     """
 
     base_thresholds: Floats
-    images: Ints  # how many images each row stands for: 1, or all of them after `summed`
+    images: Ints  # images per row: 1 each, or one row of all of them after `summed`
     objects: Ints  # (images, classes)
     image: Ints  # of each change
     label: Ints
