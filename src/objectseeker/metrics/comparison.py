@@ -155,6 +155,10 @@ def compare(
 
     Raises:
         ObjectSeekerError: A defense is not that of its run, or no rule keeps within `cross_tune`.
+
+    Example:
+        >>> from objectseeker import compare, open_run
+        >>> compare([open_run("runs/old"), open_run("runs/new")]).differences  # doctest: +SKIP
     """
     threat = ThreatModel() if threat is None else threat
     names = _distinct([run.folder.resolve().name for run in runs])
