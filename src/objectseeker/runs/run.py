@@ -355,6 +355,11 @@ def open_run(folder: str | Path) -> Run:
 
     Raises:
         ObjectSeekerError: There is no run in `folder`, or its settings or its images are damaged.
+
+    Example:
+        >>> from objectseeker import open_run
+        >>> open_run("runs/voc").complete  # doctest: +SKIP
+        True
     """
     for _ in range(MAX_ATTEMPTS - 1):
         try:
