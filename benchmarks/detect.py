@@ -1,15 +1,14 @@
 """Detect in all views of an image, against the loop everybody writes first.
 
-    python -m benchmarks.detect
-    python -m benchmarks.detect --detector onnx:yolox_nano.onnx --masks bands:1% --images 5
-    python -m benchmarks.detect --extra-masks bands:1% --extra-masks halves:10
-    python -m benchmarks.detect --detectorguard
+    python -m benchmarks.detect python -m benchmarks.detect --detector onnx:yolox_nano.onnx --masks bands:1% --images 5
+    python -m benchmarks.detect --extra-masks bands:1% --extra-masks halves:10 python -m benchmarks.detect
+    --detectorguard
 
-The naive loop masks the raw image, prepares it, runs the network on that one view with all cores, and decodes, view
-after view. Ours runs the same views by fill, by crop (if the network takes any input size) and by drop (if it has
-tokens). All strategies take turns, so that other load on the machine affects them alike; times are medians over images.
-On a GPU, each of ours has one more row: consecutive images, where the next one starts before the boxes of the last are
-fetched.
+The naive implementation masks the raw image, prepares it, runs the network on that one view with all cores, and
+decodes, view after view. Ours runs the same views by fill, by crop (if the network takes any input size) and by drop
+(if it has tokens). All strategies take turns, so that other load on the machine affects them alike; times are medians
+over images. On a GPU, each of ours has one more row: consecutive images, where the next one starts before the boxes of
+the last are fetched.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from objectseeker.files.images import load_image
 BUILTIN_FLOPS = 5.197e9 / 416**2  # per input pixel, as torch counts them: two per multiply-add
 PLAIN_PASSES = 5
 PLAIN = f"{PLAIN_PASSES} plain passes"
-NAIVE, GUARD = "naive loop", "detectorguard"
+NAIVE, GUARD = "naive", "detectorguard"
 CONSECUTIVE_ROUNDS = 3  # of all images
 
 DetectViews = Callable[[Image, Masks], Sequence[Detections]]
@@ -95,13 +94,13 @@ def run(
     extra_masks: Sequence[Recipe] = (),
     detectorguard: bool = False,
 ) -> dict[str, Any]:
-    """Measure every strategy: seconds per image, relative to the naive loop, and the share of the device's peak.
+    """Measure every strategy: seconds per image, relative to the naive implementation, and of the device's peak.
 
     Args:
         defense: Its detector, masks and fill value are used, not its rule.
         images: How many of the bundled images.
         device: Such as "cuda"; the detector's default if None.
-        extra_masks: Further masks to measure, also relative to the naive loop of the defense's own masks.
+        extra_masks: Further masks to measure, also relative to the naive implementation of the defense's own masks.
         detectorguard: Also measure DetectorGuard around the undefended detector.
 
     Returns:
@@ -328,7 +327,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "strategy": row["strategy"],
             "passes": str(row["forward_passes"]),
             "seconds per image": f"{row['seconds']:.3f}",
-            "of naive loop": f"{row['of_naive']:.2f}x",
+            "of naive": f"{row['of_naive']:.2f}x",
             "outside the network": percent(row["outside_the_network"]),
             "of matrix peak": percent(row["share_of_peak"]),
         }

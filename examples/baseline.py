@@ -3,7 +3,7 @@
     python baseline.py torchvision:fasterrcnn_resnet50_fpn_v2 coco:val.json:images coco:test.json:images baseline
     python baseline.py transformers:PekingU/rtdetr_r18vd voc:VOCdevkit:val voc:VOCdevkit:test baseline --device cuda
 
-The rule is searched on the first images, all figures are about the second. It goes on where it was stopped. Then, in
+The rule is searched on the first images, all figures are about the second. It resumes where it was stopped. Then, in
 your benchmark, these three lines:
 
     from objectseeker import Defense

@@ -8,12 +8,12 @@ import sys
 from objectseeker import Defense, Patch, load_image
 from objectseeker.detectors.check import check
 
-model, photograph = sys.argv[1:]
+model, file = sys.argv[1:]
 defense = Defense.for_detector(
     f"onnx:{model}"
 )  # settings for any detector, until `objectseeker tune` finds better ones
 seeker = defense.build()
-image = load_image(photograph)
+image = load_image(file)
 
 print(check(seeker.detector, image, deployed_masks=defense.masks))
 
@@ -25,6 +25,6 @@ for number, label in enumerate(found.label):
     proven = [patch.location for patch, row in zip(threats, certificates.certified, strict=True) if row[number]]
     verdict = f"certified {', '.join(proven)}" if proven else "not certified"
     print(f"{seeker.detector.names[label]} {found.score[number]:.2f}: {verdict};", end=" ")
-    print(f"the largest square that cannot hide it anywhere has {certificates.largest_square[number]} pixels a side")
+    print(f"the largest square that cannot hide it anywhere has {certificates.largest_square[number]} pixels per side")
 
 defense.save("defense.json")  # for every command: objectseeker detect street.jpg --defense defense.json

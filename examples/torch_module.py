@@ -11,7 +11,7 @@ from objectseeker.detectors.torch_module import torch_detector
 
 
 class YourNetwork(torch.nn.Module):
-    """Stands for yours: float images N x 3 x H x W in, boxes (corners, pixels) and scores of each class out.
+    """Replace with yours: float images N x 3 x H x W in, boxes (corners, pixels) and scores of each class out.
 
     It looks at 64 places; the scores of a place are how red, green and blue it is.
     """

@@ -12,7 +12,7 @@ rng = np.random.default_rng(0)
 torch.manual_seed(0)
 
 
-def photograph():
+def next_sample():
     """Your dataset: an image, its boxes (corners, pixels) and their labels. Here one bright square on noise."""
     image = rng.integers(0, 90, (64, 64, 3), np.uint8)
     x, y = rng.integers(0, 40, 2)
@@ -28,7 +28,7 @@ losses = []
 for _ in range(40):
     images, targets = [], []
     for _ in range(8):
-        image, boxes, labels = photograph()
+        image, boxes, labels = next_sample()
         image, boxes, labels = mask_strip(image, boxes, labels, rng=rng)  # this is all: what remains, and its targets
         target = np.zeros((8, 8), np.float32)
         for x1, y1, x2, y2 in boxes / 8:

@@ -24,7 +24,7 @@ turns = []
 
 
 def frames():
-    """What is decoded, with the turn that decides a frame's share of the masks; frames that are lost are left out."""
+    """Yield decoded frames with the number that decides their share of the masks; lost frames are skipped."""
     for frame in read_frames(open_video(clip), FrameSelection()):
         if isinstance(frame, VideoFrame):
             turns.append(frame.rolling_index)
@@ -49,4 +49,4 @@ if followed is not None:
     since = earliest_uncertified_start(track, MOVES, numbers=turns)
     longest = max(end - begin + 1 for end, begin in enumerate(since))
     print(f"{name}: {sum(instant.certified for instant in track)} of {len(track)} frames are certified alone;", end=" ")
-    print(f"a patch of 1 % that moves {MOVES} pixels a frame cannot hide it for more than {longest} frames in a row")
+    print(f"a patch of 1 % that moves {MOVES} pixels per frame cannot hide it for more than {longest} frames in a row")

@@ -109,7 +109,7 @@ PHRASES = {
     r"nothing is said|nobody says": "by default",
     r"by hand": "explicitly; manually",
     r"from which on": "at and above which",
-    r"from (?:a |the |its |their )?(?:score|floor|score of|[\d.]+|\{\w+\}) on": "at or above",
+    r"from (?:a |the |its |their )?(?:score|floor|score of|0?\.\d+|\{\w+\}) on": "at or above",
     r"what becomes? of|what became of": "the outcome for",
     r"at any moment": "at any time",
     r"your word that": "confirm that; assume",
@@ -164,6 +164,9 @@ ALLOWED: dict[str, set[str]] = {
     "scripts/check_language.py": {"*"},  # the list itself
     "src/objectseeker/demo/samples/ATTRIBUTION.md": {"photo", "photograph", "photographs"},  # addresses
     "src/objectseeker/serve/limits.py": {"identity"},  # a content coding of HTTP
+    "train_builtin/README.md": {"photos"},  # the name of a pack
+    "train_builtin/augmentation.py": {"identity"},  # the identity matrix
+    "train_builtin/loss.py": {"harmless"},  # an adjective
 }
 
 # What is not checked yet; remove an entry once the file or folder is clean.
@@ -178,7 +181,7 @@ PENDING = (
     "src/objectseeker/metrics/tally.py",
     "src/objectseeker/metrics/track_certificates.py",
     "src/objectseeker/metrics/tuning.py",
-    *("scripts", "examples", "benchmarks", "train_builtin"),
+    "scripts",
 )
 
 QUESTION_WORDS = ("What", "Which", "How", "Whether", "Where", "When", "Who", "Whose", "Why")

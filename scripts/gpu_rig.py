@@ -1,4 +1,4 @@
-"""The device, the 28 GFLOP network and the naive loop that the GPU measurements share (used by gpu_bench.py)."""
+"""The device, 28 GFLOP network and naive implementation that the GPU measurements share (used by gpu_bench.py)."""
 
 from __future__ import annotations
 

@@ -75,7 +75,9 @@ def speed(photographs: list[np.ndarray], rig: Rig, budget: float) -> dict[str, A
     loop = naive_loop(predictor, rig)
     loop(images[0], removed[:3])
     single = rig.timed(lambda: loop(images[0], removed), 1, 0)
-    print(f"naive loop {single:.0f} ms; one plain pass {rig.timed(lambda: loop(images[0], removed[:1])):.2f} ms")
+    print(
+        f"naive implementation {single:.0f} ms; one plain pass {rig.timed(lambda: loop(images[0], removed[:1])):.2f} ms"
+    )
     result["naive_ms"] = single
     engines: Engines = {}
     for way in WAYS:

@@ -120,7 +120,7 @@ def test_a_video(said, tmp_path):
     assert sum(int(line.split()[2]) for line in frames) == 16 + 2 * 48  # every mask once in eight frames
     alone, over_time = last.split("; ")
     assert alone == "bright: 6 of 16 frames are certified alone"
-    assert over_time == "a patch of 1 % that moves 2 pixels a frame cannot hide it for more than 2 frames in a row"
+    assert over_time == "a patch of 1 % that moves 2 pixels per frame cannot hide it for more than 2 frames in a row"
 
 
 def test_a_client_of_the_server(said, tmp_path):
