@@ -1,8 +1,9 @@
 """Detect in all views of an image, against the loop everybody writes first.
 
-    python -m benchmarks.detect python -m benchmarks.detect --detector onnx:yolox_nano.onnx --masks bands:1% --images 5
-    python -m benchmarks.detect --extra-masks bands:1% --extra-masks halves:10 python -m benchmarks.detect
-    --detectorguard
+    python -m benchmarks.detect
+    python -m benchmarks.detect --detector onnx:yolox_nano.onnx --masks bands:1% --images 5
+    python -m benchmarks.detect --extra-masks bands:1% --extra-masks halves:10
+    python -m benchmarks.detect --detectorguard
 
 The naive implementation masks the raw image, prepares it, runs the network on that one view with all cores, and
 decodes, view after view. Ours runs the same views by fill, by crop (if the network takes any input size) and by drop
