@@ -12,7 +12,8 @@ frame t outputs depends on its own pixels alone. With the patch at p outside V_t
 is drawn and whatever happened before; with p in V_t perhaps not. So an attacker who follows the positions p_1, p_2, ...
 has at least as many reports as there are t with p_t outside V_t, and R_t(k) are by induction the ends of those paths on
 which that is at most k times. If R(m - 1) is empty every path has at least m reports. Conversely every position of
-R(m - 1) ends a path that no frame's certificate excludes: the answer is exact, as far as single frames prove anything. QED.
+R(m - 1) ends a path that no frame's certificate excludes: the answer is exact, as far as single frames prove anything.
+QED.
 
 Where the patch may be anywhere, paths that leave the image need no thought. A patch beyond the border covers no pixel,
 so every mask removes it: what is proven with the patch at the nearest position that touches the image is proven then,
