@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from objectseeker.inference.drawing import BLACK, ORANGE
 from objectseeker.metrics import EvaluationSettings, TuningResult
 from objectseeker.metrics.recipe_search import RecipeChoice, RecipeSearchResult
 from objectseeker.metrics.slices import SliceMetrics
-from objectseeker.metrics.tuning import Trial
+from objectseeker.metrics.tuning import Trial, TunedRule
 from objectseeker.report import plots
 from objectseeker.report.plots import BLUE, LINE_STYLES, Line, LineStyle, Panel, Plot
 
@@ -143,17 +143,31 @@ def _slices_heading(slices: Sequence[SliceMetrics]) -> list[str]:
 
 
 def render_tuning(tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> list[Any]:
-    """Return what `tune` prints."""
-    rows = tuned_rows(tuning)
-    by_rule = [transpose(rows[first : first + 2]) for first in range(0, len(rows), 2)]
-    frontier = transpose(frontier_rows(tuning))
+    """Return what `tune` prints: the best rule on both halves. The files have the other rule and the frontier."""
+    best = tuning.best
+    title = f"Best: the {best.searched.family} rule, at most {best.max_ap_loss:g} points of AP50 lost; in percent"
     return [
-        *(terminal_table("The best setting within the allowed AP loss, in percent", halves) for halves in by_rule),
-        terminal_table("The frontier, on the held-out half: AP50, its loss, certified recall", frontier),
+        terminal_table(title, best_rows(best)),
         *tuning_caveats(tuning),
         *_slices_heading(slices),
         *slices_for_terminal(slices),
     ]
+
+
+def best_rows(best: TunedRule) -> list[dict[str, str]]:
+    """Return the metrics of the best rule, searched next to held out."""
+    halves = {"searched": best.searched, "held out": best.held_out}
+    rows: dict[str, Callable[[Trial], str]] = {
+        "AP50 undefended": lambda trial: percent(trial.undefended_ap50),
+        "AP50": lambda trial: percent(trial.outcome.ap50),
+        "clean recall": lambda trial: percent(trial.outcome.clean_recall),
+        "FPPI": lambda trial: per_image(trial.outcome.fppi),
+    }
+    table = [{"": name} | {half: cell(trial) for half, trial in halves.items()} for name, cell in rows.items()]
+    for location in LOCATIONS:
+        cells = {half: percent(trial.outcome.certified_recall()[location]) for half, trial in halves.items()}
+        table.append({"": f"certified {location}"} | cells)
+    return table
 
 
 def save_tuning(out: Path, tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> None:

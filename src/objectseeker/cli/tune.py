@@ -120,10 +120,12 @@ def tune(
     _print(render_tuning(tuning, rows))
     if defense is None:
         return
-    if out is not None:
-        printed.print(f"The rule for at most {max_ap_loss:g} points of AP50: {escape(str(out / 'defense.json'))}")
-        printed.print(f"Next: objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {escape(str(out / 'defense.json'))}")
-    say(defense)
+    if out is None:
+        say(defense)
+        return
+    written = escape(str(out / "defense.json"))
+    printed.print(f"Written: {written}; the other rule and the frontier: {escape(str(out / 'tuning.md'))}")
+    printed.print(f"Next: objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {written}")
 
 
 def _search_space(settings: Sequence[str]) -> SearchSpace:
