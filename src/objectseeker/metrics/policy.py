@@ -333,7 +333,10 @@ at_least = "25 %"
 min_objects = 100           # in the sample; with fewer it is undecided
 
 # The share of all objects guaranteed to remain under any one such patch. It is at one place at a time, so that is more.
-# [[require]] metric = "joint_certified_recall" patch_area = "1%" at_least = "40 %"
+# [[require]]
+# metric = "joint_certified_recall"
+# patch_area = "1%"
+# at_least = "40 %"
 
 # The same for people that are large enough, with more of each covered than a touch.
 # [[require]]
@@ -369,11 +372,19 @@ at_most = "30 %"
 # metric = "fppi"           # false positives per clean image, of the defended detector
 # at_most = 1.5
 
-# No regression: --baseline RUN is the previous release, on the same images. [[require]] metric = "clean_ap50"
+# No regression: --baseline RUN is the previous release, on the same images.
+# [[require]]
+# metric = "clean_ap50"
 # max_regression = "0.5 points"
 
-# --attack-results FILE: attack.json of exactly this defense and patch. [[require]] metric = "recall_under_attack"
-# location = "over" patch_area = "1%" at_least = "60 %"
+# --attack-results FILE: attack.json of exactly this defense and patch.
+# [[require]]
+# metric = "recall_under_attack"
+# location = "over"
+# patch_area = "1%"
+# at_least = "60 %"
 
-# --detector-check FILE: the output of objectseeker check --defense FILE --json. [[require]] metric = "detector_check"
+# --detector-check FILE: the output of objectseeker check --defense FILE --json.
+# [[require]]
+# metric = "detector_check"
 """
