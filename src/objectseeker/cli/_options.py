@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from objectseeker.metrics.slices import ImageTags
     from objectseeker.runs.run import Run
 
-OPERATING_POINT_KEYS = ("clean_recall", "fppi", "base_threshold")
-
 DATASET = "coco:FILE.json:IMAGES, voc:DIR:SPLIT, kitti:DIR, yolo:DIR, mot:DIR, a folder, ..."
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
@@ -173,9 +171,6 @@ Slices = Annotated[
         help="Slices: class, size or a column of --tags; repeatable. Names the worst.",
     ),
 ]
-Processes = Annotated[
-    int | None, typer.Option(help="How many processes share the images. Default: as many as there are cores.")
-]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.", rich_help_panel="Advanced")]
 ClassMap = Annotated[
     str | None,
@@ -238,6 +233,8 @@ def _default(field: Field[Any]) -> Any:
 
 def parse_operating_point(text: str | None) -> dict[str, Any]:
     """Parse --operating-point: one of clean_recall, fppi and base_threshold, and its value."""
+    from objectseeker.metrics.settings import OPERATING_POINT_KEYS
+
     if text is None:
         return {}
     key, equals, value = (part.strip() for part in text.partition("="))
@@ -247,7 +244,7 @@ def parse_operating_point(text: str | None) -> dict[str, Any]:
         return {key: float(value)}
     except ValueError:
         raise ObjectSeekerError(
-            f"--operating-point is KEY=VALUE with {', '.join(OPERATING_POINT_KEYS)}: got {text[:80]!r}"
+            f"--operating-point is KEY=VALUE with clean_recall, fppi, base_threshold: got {text[:80]!r}"
         ) from None
 
 

@@ -275,9 +275,10 @@ class ObjectSeeker:
         certification_threshold: float | None = None,
         bound: Bound = "exact",
     ) -> Certificates:
-        """`rule.certify`, for an observation under this object's own masks; any other is an error.
+        """Certify objects by the rule, for an observation under the masks of this defended detector.
 
-        `threshold` is 0 unless given, with an `IouRule` 0.5.
+        The guarantee is that of `rule.certify`. `certification_threshold` is the rule's own unless given. An
+        observation under other masks is an error.
         """
         if observation.masks != self.masks.masks(observation.width, observation.height):
             raise ObjectSeekerError(
