@@ -11,7 +11,7 @@ from typing import Any
 
 from objectseeker import Halves
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.defense import DEFAULT_RULE, GENERAL_FOLLOW
+from objectseeker.defense import DEFAULT_RULE, DEFAULT_SCHEDULE
 from objectseeker.detectorguard.comparison import (
     LINE_SUBSET_NOTE,
     DetectorGuardComparison,
@@ -44,7 +44,7 @@ def main() -> None:
     run = open_run(arguments.run)
     settings = EvaluationSettings(  # the same rule for every detector
         rule=DEFAULT_RULE,
-        threshold_schedule=GENERAL_FOLLOW,
+        threshold_schedule=DEFAULT_SCHEDULE,
         threat=ThreatModel(area=arguments.patch_area),
         clean_recall=arguments.clean_recall,
     )

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from objectseeker.core.observation import ObservedImage
-from objectseeker.defense import DEFAULT_RULE, GENERAL_FOLLOW
+from objectseeker.defense import DEFAULT_RULE, DEFAULT_SCHEDULE
 from objectseeker.metrics import EvaluationSettings, evaluate_images
 from objectseeker.runs.run import open_run
 
@@ -71,7 +71,7 @@ def measure(folder: str, times: int) -> None:
     evaluate_images(
         images,
         run.vocabulary,
-        EvaluationSettings(rule=DEFAULT_RULE, threshold_schedule=GENERAL_FOLLOW, clean_recall=0.6),
+        EvaluationSettings(rule=DEFAULT_RULE, threshold_schedule=DEFAULT_SCHEDULE, clean_recall=0.6),
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(f"{len(images)} images {time.perf_counter() - begin:.1f} seconds {peak:.1f} MB")

@@ -35,20 +35,20 @@ FILE_KINDS = ("onnx", "ultralytics", "transformers")  # what follows the colon i
 
 # For any detector: the evidence rule at round values that lose about a point of AP at most on VOC and COCO images
 # (docs/reproduce.md).
-GENERAL_FOLLOW = ThresholdSchedule(alpha=0.35, beta=0.25, evidence_alpha=0.2, evidence_beta=0.15)
-DEFAULT_RULE = GENERAL_FOLLOW.rule(Rule(edge_factor=0.7), 0.5)
+DEFAULT_SCHEDULE = ThresholdSchedule(alpha=0.35, beta=0.25, evidence_alpha=0.2, evidence_beta=0.15)
+DEFAULT_RULE = DEFAULT_SCHEDULE.rule(Rule(edge_factor=0.7), 0.5)
 
 # For the built-in detector: round values that certify much for at most a point of AP on VOC and COCO images that it was
 # not trained on, with half masks, and with about 30 passes for squares of up to 1 % of the image
 # (docs/builtin-detector.md).
 # Video: where a frame shows an eighth of the masks, one view must decide nearly alone, and may (docs/video.md).
-BUILTIN_FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.35, evidence_alpha=0.15, evidence_beta=0.05)
-BUILTIN_RULE = BUILTIN_FOLLOW.rule(Rule(edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7), 0.2)
-FAST_FOLLOW = ThresholdSchedule(alpha=0.35, beta=0.2, evidence_alpha=0.15, evidence_beta=0.0)
-FAST_RULE = FAST_FOLLOW.rule(Rule(edge_factor=0.9, cluster_distance=0.3, filter_ioa=0.7), 0.2)
+BUILTIN_SCHEDULE = ThresholdSchedule(alpha=0.4, beta=0.35, evidence_alpha=0.15, evidence_beta=0.05)
+BUILTIN_RULE = BUILTIN_SCHEDULE.rule(Rule(edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7), 0.2)
+FAST_SCHEDULE = ThresholdSchedule(alpha=0.35, beta=0.2, evidence_alpha=0.15, evidence_beta=0.0)
+FAST_RULE = FAST_SCHEDULE.rule(Rule(edge_factor=0.9, cluster_distance=0.3, filter_ioa=0.7), 0.2)
 FAST_MASKS = parse_recipe("bands:1%,spacing=2+bands:1%")
-VIDEO_FOLLOW = ThresholdSchedule(alpha=0.22, beta=0.1, evidence_alpha=0.15, evidence_beta=0.08)
-VIDEO_RULE = VIDEO_FOLLOW.rule(Rule(edge_factor=0.85), 0.2)
+VIDEO_SCHEDULE = ThresholdSchedule(alpha=0.22, beta=0.1, evidence_alpha=0.15, evidence_beta=0.08)
+VIDEO_RULE = VIDEO_SCHEDULE.rule(Rule(edge_factor=0.85), 0.2)
 VIDEO_MASKS = parse_recipe("rolling:8:halves:30")
 
 
@@ -117,14 +117,14 @@ class Defense:
 
         With the masks of `builtin-fast` or `builtin-video` it is theirs: a run observed with one is evaluated by it.
         """
-        rule, follow = DEFAULT_RULE, GENERAL_FOLLOW
+        rule, schedule = DEFAULT_RULE, DEFAULT_SCHEDULE
         if isinstance(detector, str) and detectors.require_spec(detector)[0] == "builtin":
-            rule, follow = BUILTIN_RULE, BUILTIN_FOLLOW
+            rule, schedule = BUILTIN_RULE, BUILTIN_SCHEDULE
             if options.get("masks") == FAST_MASKS:
-                rule, follow = FAST_RULE, FAST_FOLLOW
+                rule, schedule = FAST_RULE, FAST_SCHEDULE
             elif options.get("masks") == VIDEO_MASKS:
-                rule, follow = VIDEO_RULE, VIDEO_FOLLOW
-        own: dict[str, Any] = {"rule": rule, "threshold_schedule": follow}
+                rule, schedule = VIDEO_RULE, VIDEO_SCHEDULE
+        own: dict[str, Any] = {"rule": rule, "threshold_schedule": schedule}
         return cls(detector=resolve_local_spec(detector) if isinstance(detector, str) else detector, **own | options)
 
     @property
@@ -187,7 +187,7 @@ class Defense:
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads back to an equal defense."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        follow = None if self.threshold_schedule is None else asdict(self.threshold_schedule)
+        schedule = None if self.threshold_schedule is None else asdict(self.threshold_schedule)
         return (
             {"format": FORMAT}
             | plain
@@ -195,7 +195,7 @@ class Defense:
                 "detector": self.detector_name,
                 "masks": str(self.masks),
                 "rule": self.rule.to_dict(),
-                "threshold_schedule": follow,
+                "threshold_schedule": schedule,
             }
         )
 

@@ -184,8 +184,8 @@ def test_class_names_come_from_a_file_or_from_the_module(workplace):
 @pytest.mark.parametrize(("columns", "cut"), [(None, False), ("60", True)])
 def test_a_table_in_a_log_is_cut_only_if_the_user_names_a_width(columns, cut):
     program = (
-        "from objectseeker.cli._console import printed, terminal_table\n"
-        "printed.print(terminal_table('wide', [{name: 30 * name for name in 'abcdef'}]))"
+        "from objectseeker.cli._console import stdout_console, terminal_table\n"
+        "stdout_console.print(terminal_table('wide', [{name: 30 * name for name in 'abcdef'}]))"
     )
     others = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     environment = others if columns is None else others | {"COLUMNS": columns}

@@ -9,7 +9,7 @@ import pytest
 from command import run
 
 from objectseeker import Defense, Rule
-from objectseeker.cli._app import EVERYWHERE, commands, program
+from objectseeker.cli._app import GLOBAL_OPTIONS, commands, program
 from objectseeker.cli._settings import MEANINGS, VALUES, change_settings, setting_values
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import BUILTIN_DEFENSES, SETTINGS
@@ -114,7 +114,7 @@ def test_a_verb_fits_on_a_screen(verb, most):
     """At most so many options, each with one line of help in a panel, and examples at the end."""
     command = commands(program())[verb]
     options = [one for one in command.params if one.param_type_name == "option"]
-    own = [one for one in options if one.name not in (*EVERYWHERE, "help")]
+    own = [one for one in options if one.name not in (*GLOBAL_OPTIONS, "help")]
     assert len(own) <= most
     assert all(0 < len(one.help) <= 100 and one.rich_help_panel for one in own)
     assert "Example:" not in command.help
@@ -123,7 +123,7 @@ def test_a_verb_fits_on_a_screen(verb, most):
 
 def test_no_verb_has_more_than_20_options_and_help_fits_on_a_line():
     for verb, command in commands(program()).items():
-        options = [one for one in command.params if one.param_type_name == "option" and one.name not in EVERYWHERE]
+        options = [one for one in command.params if one.param_type_name == "option" and one.name not in GLOBAL_OPTIONS]
         assert len(options) <= 20, verb
         assert all(0 < len(one.help) <= 100 for one in options), verb
 

@@ -24,7 +24,7 @@ PROGRAM = """
 import json, logging, os, sys, threading, time
 from objectseeker.cli import app, main
 from objectseeker.cli._app import Interrupted
-from objectseeker.cli._console import printed, progress, warn
+from objectseeker.cli._console import progress, stdout_console, warn
 from objectseeker.errors import ObjectSeekerError
 
 class OutOfMemoryError(RuntimeError):
@@ -106,7 +106,7 @@ def test_quiet_leaves_results_and_verbose_adds_times(meet, tmp_path):
     """Before the verb and after it."""
     body = (
         "warn('a note'); logging.getLogger('objectseeker.core').warning('2 boxes dropped'); "
-        "logging.getLogger('objectseeker').info('once'); printed.print('a result')\n"
+        "logging.getLogger('objectseeker').info('once'); stdout_console.print('a result')\n"
         "with progress('working', 1) as bar: bar.advance()"
     )
     both = [command for flag in ("--quiet", "-v") for command in ([flag, "meet", body], ["meet", body, flag])]
@@ -164,7 +164,7 @@ def test_output_that_nobody_takes(meet):
     process.stdin.close()
     assert (process.wait(60), process.stderr.read()) == (1, "")
     with Path("/dev/full").open("w") as full:
-        process = meet("meet", "printed.print('a result')", stdout=full)
+        process = meet("meet", "stdout_console.print('a result')", stdout=full)
         assert process.wait(60) == 2
     sentence = "error: cannot read or write: No space left on device, make room or write elsewhere\n"
     assert process.stderr.read() == sentence
@@ -223,7 +223,7 @@ def test_paths_are_printed_through_escape(file):
     """A folder called run[test] is not run, and one called [/x] ends nothing."""
     foreign = {"out", "path", "folder", "file", "source"}
     for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("printed.print", "notes.print"):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("stdout_console.print", "notes.print"):
             values = [part.value for part in ast.walk(call) if isinstance(part, ast.FormattedValue)]
             bare = [value for value in values if not any(isinstance(part, ast.Call) for part in ast.walk(value))]
             named = [{name.id for name in ast.walk(value) if isinstance(name, ast.Name)} for value in bare]

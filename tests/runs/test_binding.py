@@ -10,7 +10,7 @@ from store_cases import SETTINGS as STORED
 from objectseeker import Bands, Defense, Detections, Halves, IouRule, ObjectSeekerError, Pairs, Rule
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.datasets import open_dataset
-from objectseeker.defense import BUILTIN_FOLLOW, BUILTIN_RULE, DEFAULT_RULE, GENERAL_FOLLOW
+from objectseeker.defense import BUILTIN_RULE, BUILTIN_SCHEDULE, DEFAULT_RULE, DEFAULT_SCHEDULE
 from objectseeker.runs import engines
 from objectseeker.runs.engines import open_engine
 from objectseeker.runs.observe import observe
@@ -43,7 +43,7 @@ def test_the_defense_of_a_run_sees_what_the_run_holds(tmp_path):
     defense = run.defense()
     fingerprint = run.manifest.detector_fingerprint
     assert defense == Defense.for_detector(SPEC, masks=Halves(LINES), fill=9, fingerprint=fingerprint)
-    assert (defense.rule, defense.threshold_schedule) == (DEFAULT_RULE, GENERAL_FOLLOW)
+    assert (defense.rule, defense.threshold_schedule) == (DEFAULT_RULE, DEFAULT_SCHEDULE)
     defense.save(tmp_path / "defense.json")
     loaded = Defense.load(tmp_path / "defense.json")
     assert run.bind_defense(loaded) == defense
@@ -69,7 +69,7 @@ def test_the_rule_of_a_runs_defense_may_be_any_other(tmp_path):
     assert run.defense(follow.rule(RULE, 0.4), follow).threshold_schedule == follow
     assert run.defense(threshold_schedule=follow).rule == follow.rule(DEFAULT_RULE, DEFAULT_RULE.base_threshold)
     builtin = stored(tmp_path / "builtin", detector_spec="builtin", detector_options={}).defense()
-    assert (builtin.rule, builtin.threshold_schedule) == (BUILTIN_RULE, BUILTIN_FOLLOW)
+    assert (builtin.rule, builtin.threshold_schedule) == (BUILTIN_RULE, BUILTIN_SCHEDULE)
     batched = stored(tmp_path / "batched", observation_settings=replace(STORED, batch_size=4))
     assert batched.defense().batch_size == 4
     own = replace(STORED, batch_size=None)

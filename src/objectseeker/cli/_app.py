@@ -10,16 +10,16 @@ import typer
 from typer.core import TyperGroup
 
 import objectseeker
-from objectseeker.cli._console import be_quiet, be_verbose, log, printed
+from objectseeker.cli._console import be_quiet, be_verbose, log, stdout_console
 
-EVERYWHERE = ("quiet", "verbose")  # may stand before the verb and after it
+GLOBAL_OPTIONS = ("quiet", "verbose")  # may stand before the verb and after it
 
 
 class Interrupted(BaseException):
     """Ctrl-C, with a sentence on what is kept. Typer versions handle a KeyboardInterrupt differently."""
 
 
-class Program(TyperGroup):
+class CommandGroup(TyperGroup):
     """All verbs, and how Ctrl-C leaves them."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -30,7 +30,7 @@ class Program(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Program,
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -63,7 +63,7 @@ def _root(
     ] = False,
 ) -> None:
     if version:
-        printed.print(f"objectseeker {objectseeker.__version__}")
+        stdout_console.print(f"objectseeker {objectseeker.__version__}")
         raise typer.Exit
 
 
@@ -73,7 +73,7 @@ def program() -> Any:
     In the help of every verb, flags show no type, options of all verbs come last, and examples follow the options.
     """
     root: Any = typer.main.get_command(app)
-    shared = [copy(option) for option in root.params if option.name in EVERYWHERE]
+    shared = [copy(option) for option in root.params if option.name in GLOBAL_OPTIONS]
     for option in shared:
         option.hidden = True  # the help of the program shows them
     context = root.context_class(root, **root.context_settings)

@@ -1,6 +1,6 @@
-"""What the commands print with: results on the output stream; notes, progress and errors on the error stream.
+"""Output of the commands: results on standard output; notes, progress and errors on standard error.
 
-Text that is not ours (paths, names, messages) goes through `escape` before it is printed with markup.
+Untrusted text (paths, names, messages) goes through `escape` before it is printed with markup.
 """
 
 from __future__ import annotations
@@ -33,52 +33,53 @@ from rich.text import Text
 
 from objectseeker.errors import sanitize_line
 
-LOG_EVERY = 60.0  # seconds between lines of progress where there is no terminal
-LONGEST_SENTENCE = 1000  # characters; a message may quote what it was given
+LOG_INTERVAL = 60.0  # seconds between lines of progress where there is no terminal
+MAX_MESSAGE_LENGTH = 1000  # characters; a message may quote what it was given
 
-printed = Console(soft_wrap=True, highlight=False, emoji=False)
-notes = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+stdout_console = Console(soft_wrap=True, highlight=False, emoji=False)
+stderr_console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)  # what --quiet does not silence
-if not printed.is_terminal and "COLUMNS" not in os.environ:
-    printed.width = 1000  # a log or a pipe has no edge: tables take the room they need, and no cell is cut
+if not stdout_console.is_terminal and "COLUMNS" not in os.environ:
+    stdout_console.width = 1000  # a log or a pipe has no edge: no cell of a table is cut
 log = logging.getLogger("objectseeker")
 
 _BRACKETS = re.compile(r"(\\*)(\[|$)")
 
 
-class Bar:
-    """A progress bar that can be told where it stands or be moved on by one; in a log, a line every minute."""
+class ProgressBar:
+    """A progress bar that is set or advanced by one; in a log, a line every minute."""
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self._bar, self._task = bar, task
-        self._began = self._said = time.monotonic()
+        self._began = self._logged = time.monotonic()
         self._already: float | None = None  # done before it began
 
     def advance(self) -> None:
         self._bar.advance(self._task)
-        self._say()
+        self._log()
 
     def count(self, _: object) -> None:
-        """One more, whatever it was."""
+        """Advance by one; the argument has no effect."""
         self.advance()
 
     def update(self, done: int, total: int) -> None:
         self._bar.update(self._task, completed=done, total=total)
-        self._say()
+        self._log()
 
-    def _say(self) -> None:
-        """What a terminal shows all the time, for a log: how far it is, and how long it will take."""
+    def _log(self) -> None:
         task, now = self._bar.tasks[self._task], time.monotonic()
         if self._already is None:
             self._already = task.completed
-        if notes.is_terminal or now - self._said < LOG_EVERY:
+        if stderr_console.is_terminal or now - self._logged < LOG_INTERVAL:
             return
-        self._said = now
+        self._logged = now
         done, total = task.completed - self._already, task.total or 0
         left = (now - self._began) * (total - task.completed) / done if done and total else None
         of_all = f" of {total:,.0f}" if total else ""
         remaining = f", about {_duration(left)} left" if left is not None else ""
-        notes.print(f"{task.description}: {task.completed:,.0f}{of_all}, {_duration(now - self._began)}{remaining}")
+        stderr_console.print(
+            f"{task.description}: {task.completed:,.0f}{of_all}, {_duration(now - self._began)}{remaining}"
+        )
 
 
 def _duration(seconds: float) -> str:
@@ -87,8 +88,8 @@ def _duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Bar]:
-    """A bar with rate and time left on the error stream, so that results can be piped."""
+def progress(what: str, total: int) -> Iterator[ProgressBar]:
+    """Show a progress bar with rate and time left on standard error, so that results can be piped."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -99,10 +100,10 @@ def progress(what: str, total: int) -> Iterator[Bar]:
         TimeRemainingColumn(),
     )
     began = time.monotonic()
-    hidden = notes.quiet or not notes.is_terminal
-    bar = Progress(*columns, console=notes, transient=True, disable=hidden)
+    hidden = stderr_console.quiet or not stderr_console.is_terminal
+    bar = Progress(*columns, console=stderr_console, transient=True, disable=hidden)
     with nullcontext() if hidden else bar:  # when it stops, rich before 14 prints an empty line for a disabled bar, too
-        yield Bar(bar, bar.add_task(what, total=total))
+        yield ProgressBar(bar, bar.add_task(what, total=total))
     log.debug("%s: %.3f s", what, time.monotonic() - began)
 
 
@@ -113,28 +114,28 @@ class Rate(ProgressColumn):
         return Text(f"{task.speed:.1f}/s" if task.speed >= 1 else f"{1 / task.speed:.1f} s each")
 
 
-class Notes(logging.Handler):
-    """What the package logs, as notes; with --verbose also what is no warning, with the time since the start."""
+class ConsoleLogHandler(logging.Handler):
+    """Log records as notes; with --verbose also those below a warning, with the time since the start."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
             warn(record.getMessage())
         else:
-            notes.print(f"[dim]{record.relativeCreated / 1000:8.3f} s  {escape(record.getMessage())}[/]")
+            stderr_console.print(f"[dim]{record.relativeCreated / 1000:8.3f} s  {escape(record.getMessage())}[/]")
 
 
 def be_quiet() -> None:
-    """No notes and no progress from here on: only results and errors."""
-    notes.quiet = True
+    """Print results and errors only."""
+    stderr_console.quiet = True
 
 
 def be_verbose() -> None:
-    """Everything that is logged, and how long it took."""
+    """Print every log record."""
     log.setLevel(logging.DEBUG)
 
 
 def warn(sentence: str) -> None:
-    notes.print(f"[bold yellow]note:[/] {escape(sentence)}")
+    stderr_console.print(f"[bold yellow]note:[/] {escape(sentence)}")
 
 
 def mark(cell: Any) -> str:
@@ -143,13 +144,13 @@ def mark(cell: Any) -> str:
 
 def fail(sentence: str, code: int = 2) -> NoReturn:
     """End the program with one sentence on one line."""
-    cut = sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:LONGEST_SENTENCE]}..."
+    cut = sentence if len(sentence) <= MAX_MESSAGE_LENGTH else f"{sentence[:MAX_MESSAGE_LENGTH]}..."
     errors.print(f"[bold red]error:[/] {escape(cut)}")
     sys.exit(code)
 
 
 def escape(text: str) -> str:
-    """Text that is not ours, on one line and for markup: brackets and backslashes are shown as they are."""
+    """Return untrusted text on one line, with brackets and backslashes escaped for markup."""
     return _BRACKETS.sub(_literal, sanitize_line(text))
 
 
@@ -161,7 +162,7 @@ def _literal(found: re.Match[str]) -> str:
 
 def print_next(command: str) -> None:
     """Print the command to run next; every verb ends with one."""
-    printed.print(f"Next: {escape(command)}")
+    stdout_console.print(f"Next: {escape(command)}")
 
 
 def print_json(content: Any) -> None:

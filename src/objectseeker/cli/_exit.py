@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from objectseeker.cli._app import Interrupted, program
-from objectseeker.cli._console import Notes, errors, escape, fail, log, notes
+from objectseeker.cli._console import ConsoleLogHandler, errors, escape, fail, log, stderr_console
 from objectseeker.errors import ObjectSeekerError, is_out_of_memory
 
-FAULT, INTERRUPTED = 70, 130
+INTERNAL_ERROR, INTERRUPTED = 70, 130
 NO_MEMORY = "there is not enough memory: ask for less at once (a smaller --batch-size, fewer --processes or --workers)"
 SHOW_CURSOR = b"\x1b[?25h"
 
@@ -29,7 +29,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a letter gets its number, not an exception
             stream.reconfigure(errors="backslashreplace")
     if not log.handlers:
-        log.addHandler(Notes())
+        log.addHandler(ConsoleLogHandler())
     try:
         try:
             program()()
@@ -38,18 +38,18 @@ def main() -> None:
                 sys.stdout.flush()  # here, where a full disk or a closed pipe is still answered
     except Interrupted as pressed:
         errors.print(escape(f"Stopped by Ctrl-C. {str(pressed) or 'Files that were finished are kept.'}"))
-        _leave(INTERRUPTED)
+        _exit_now(INTERRUPTED)
     except BrokenPipeError:  # whoever reads the output has seen enough
-        _leave(1)
+        _exit_now(1)
     except ObjectSeekerError as error:
         fail(str(error))
     except OSError as error:  # a folder that is a file, a full disk, no permission
-        errors.print(f"[bold red]error:[/] {escape(_of_system(error))}")
-        _leave(2)
+        errors.print(f"[bold red]error:[/] {escape(_describe_os_error(error))}")
+        _exit_now(2)
     except MemoryError:
         fail(NO_MEMORY)
     except Exception as error:
-        _fail_by_fault(error)
+        _fail_internal(error)
 
 
 def _first_interrupt(signum: int, frame: Any) -> NoReturn:
@@ -59,12 +59,12 @@ def _first_interrupt(signum: int, frame: Any) -> NoReturn:
 
 
 def _second_interrupt(signum: int, frame: Any) -> NoReturn:
-    cursor = SHOW_CURSOR if notes.is_terminal else b""  # a progress bar hides it
+    cursor = SHOW_CURSOR if stderr_console.is_terminal else b""  # a progress bar hides it
     os.write(2, cursor + b"Stopped at once.\n")
     os._exit(INTERRUPTED)
 
 
-def _leave(code: int) -> NoReturn:
+def _exit_now(code: int) -> NoReturn:
     """Exit without a second complaint about output that nobody takes: Python would flush it again."""
     try:
         sys.stdout.flush()
@@ -73,14 +73,14 @@ def _leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _of_system(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     what = error.strerror or str(error) or type(error).__name__
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what += ", make room or write elsewhere"
     return f"cannot use {error.filename}: {what}" if error.filename else f"cannot read or write: {what}"
 
 
-def _fail_by_fault(error: Exception) -> NoReturn:
+def _fail_internal(error: Exception) -> NoReturn:
     if is_out_of_memory(error):
         fail(NO_MEMORY)
     for line in traceback.format_exc().splitlines():
@@ -90,5 +90,5 @@ def _fail_by_fault(error: Exception) -> NoReturn:
     fail(
         f"this should not have happened, please report it with what --verbose prints: {type(error).__name__} in "
         f"{where}: {error}",
-        FAULT,
+        INTERNAL_ERROR,
     )

@@ -1,6 +1,6 @@
 """Options that several commands share, written once: groups of them, and what is made of each group.
 
-A command names a group as one parameter; `grouped` shows the command line its fields as single options.
+A command names a group as one parameter; `expand_groups` shows the command line its fields as single options.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from objectseeker import Defense, ObjectSeekerError, Patch
-from objectseeker.cli._console import notes, warn
+from objectseeker.cli._console import stderr_console, warn
 from objectseeker.cli._settings import change_settings, complete_defense, complete_setting, default_defense
 from objectseeker.core.recipes import Recipe, parse_recipe
 from objectseeker.core.threats import parse_area
@@ -198,7 +198,7 @@ TrustDetector = Annotated[
 ]
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """The command with every parameter that is a group of options replaced by the fields of the group."""
     hints = get_type_hints(command, include_extras=True)
     shown: list[inspect.Parameter] = []
@@ -255,7 +255,7 @@ def defense_and_settings(
     from objectseeker.metrics.evaluation import settings_for
 
     chosen = defense.build(run)
-    note_masks(chosen.masks, threat.patch_count)
+    warn_unsuitable_masks(chosen.masks, threat.patch_count)
     return chosen, settings_for(run, chosen, threat=threat.threat_model(), **parse_operating_point(operating_point))
 
 
@@ -290,11 +290,11 @@ def read_class_map(text: str) -> dict[str, str]:
     return pairs
 
 
-def say(defense: Defense) -> None:
-    """The settings in full, where they come from no file: what is printed can be typed again."""
+def print_rule(defense: Defense) -> None:
+    """Print the rule and masks of a defense that comes from no file, as they can be typed again."""
     values = defense.rule.settings().items()
     shown = ", ".join(f"{name} {value!r}" for name, value in values if value is not None)
-    notes.print(f"rule: {shown}; masks {defense.masks}, fill {defense.fill}")
+    stderr_console.print(f"rule: {shown}; masks {defense.masks}, fill {defense.fill}")
 
 
 def open_run(folder: Path) -> Run:
@@ -311,7 +311,7 @@ def open_run(folder: Path) -> Run:
     return run
 
 
-def note_masks(masks: Recipe, patches: int) -> None:
+def warn_unsuitable_masks(masks: Recipe, patches: int) -> None:
     """Say so where masks are not made for the threat."""
     if patches == 2 and not str(masks).startswith("pairs"):
         warn(f"{masks} remove one patch each: for two, masks such as pairs:10 certify more")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from objectseeker.cli._console import Bar, escape, notes, progress, terminal_table
+from objectseeker.cli._console import ProgressBar, escape, progress, stderr_console, terminal_table
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rules import PruningRule
 from objectseeker.errors import ObjectSeekerError
@@ -71,7 +71,7 @@ def certified_tracks(run: Run, rule: PruningRule, threat: ThreatModel, options: 
         if result is not None and result.tracks:
             return result
         if result is not None:
-            notes.print(escape(result.remarks()[-1]))
+            stderr_console.print(escape(result.remarks()[-1]))
             return None
     if given:
         raise ObjectSeekerError(
@@ -81,7 +81,7 @@ def certified_tracks(run: Run, rule: PruningRule, threat: ThreatModel, options: 
     return None
 
 
-def _with_progress(images: Iterable[ObservedImage], bar: Bar) -> Iterator[ObservedImage]:
+def _with_progress(images: Iterable[ObservedImage], bar: ProgressBar) -> Iterator[ObservedImage]:
     for image in images:
         yield image
         bar.advance()

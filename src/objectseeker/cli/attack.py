@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, notes, print_json, printed, progress, terminal_table
-from objectseeker.cli._options import DefenseOptions, Json, PatchOptions, grouped, open_run, say
+from objectseeker.cli._console import escape, print_json, progress, stderr_console, stdout_console, terminal_table
+from objectseeker.cli._options import DefenseOptions, Json, PatchOptions, expand_groups, open_run, print_rule
 
 if TYPE_CHECKING:
     from objectseeker.attack import AttackResult
@@ -18,7 +18,7 @@ ADVANCED = "Advanced"
 
 
 @app.command()
-@grouped
+@expand_groups
 def attack(
     source: Annotated[Path, typer.Argument(metavar="RUN|IMAGE", help="Folder that observe wrote, or an image.")],
     defense: DefenseOptions,
@@ -76,11 +76,11 @@ def attack(
         print_json(result.to_dict())
     else:
         if defense.defense is None:
-            say(result.setup.defense)
+            print_rule(result.setup.defense)
         print_result(result, out, None if run is None else source)
     if result.broken_guarantees:
         leaking = result.summary["objects_with_leaking_views"]
-        notes.print(
+        stderr_console.print(
             f"[bold red]GUARANTEE BROKEN[/] for {result.broken_guarantees} of {len(result.objects)} objects: hidden "
             f"where proven, or a view that removes the patch changed ({leaking} objects). Run check.py in the folders "
             f"under {escape(str(out / 'broken'))} and report them."
@@ -94,18 +94,18 @@ def print_result(result: AttackResult, out: Path, run: Path | None) -> None:
 
     hidden = result.summary["hidden_certified"]
     color = "bold red" if hidden["count"] else "green"
-    printed.print(f"[{color}]certified objects hidden: {hidden['count']} of {hidden['total']}[/]")
+    stdout_console.print(f"[{color}]certified objects hidden: {hidden['count']} of {hidden['total']}[/]")
     title = f"{len(result.objects)} objects under the worst patch tried, {result.setup.mode}, with 95 % intervals"
-    printed.print(terminal_table(title, attack_rows(result.recall, result.summary["effects"])))
-    printed.print(ATTACK_LEGEND)
+    stdout_console.print(terminal_table(title, attack_rows(result.recall, result.summary["effects"])))
+    stdout_console.print(ATTACK_LEGEND)
     skipped = {
         reason: sum(row["skip_reason"]["defended"] == reason for row in result.objects)
         for reason in dict.fromkeys(row["skip_reason"]["defended"] for row in result.objects)
         if reason is not None
     }
     for reason, count in skipped.items():
-        printed.print(f"{count} objects not attacked: {reason}")
-    printed.print(f"Annotated images, loss curves and attack.json: {escape(str(out))}")
+        stdout_console.print(f"{count} objects not attacked: {reason}")
+    stdout_console.print(f"Annotated images, loss curves and attack.json: {escape(str(out))}")
     if run is not None:
         command = f"objectseeker evaluate {run} --attacks {out / 'attack.json'}"
-        printed.print(f"Next: {escape(command)}")
+        stdout_console.print(f"Next: {escape(command)}")

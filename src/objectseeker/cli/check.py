@@ -12,7 +12,7 @@ import typer
 
 from objectseeker import Defense, ObjectSeekerError, detectors
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, print_next, printed, progress, warn
+from objectseeker.cli._console import escape, print_json, print_next, progress, stdout_console, warn
 from objectseeker.cli._options import DefenseName, Device, Json, Settings, TrustDetector
 from objectseeker.cli._settings import change_settings, default_defense
 from objectseeker.core.recipes import Halves
@@ -69,12 +69,12 @@ def check(
     if reason := detectors.unverified_reason(loaded):
         warn(reason)
     if not as_json:
-        printed.print(f"[bold]{escape(loaded.fingerprint)}[/]")
+        stdout_console.print(f"[bold]{escape(loaded.fingerprint)}[/]")
 
     def show(result: CheckResult) -> None:
         if not as_json:
             mark = {True: "[green]pass[/]", False: "[bold red]FAIL[/]", None: "[dim]info[/]"}[result.passed]
-            printed.print(f"{mark}  {result.name}: {escape(result.detail)}")
+            stdout_console.print(f"{mark}  {result.name}: {escape(result.detail)}")
 
     report = check_detector(
         loaded,
@@ -90,12 +90,12 @@ def check(
         print_json(report.to_dict())
     else:
         if report.cost is not None:
-            printed.print(f"cost  {report.cost}")
+            stdout_console.print(f"cost  {report.cost}")
         if report.passed:
-            printed.print("All checks passed.")
+            stdout_console.print("All checks passed.")
             print_next(f"objectseeker {following}")
         else:
-            printed.print(f"{len(report.failed)} checks failed: certificates for this detector would not hold.")
+            stdout_console.print(f"{len(report.failed)} checks failed: certificates for this detector would not hold.")
     if not report.passed:
         raise typer.Exit(1)
 

@@ -11,7 +11,7 @@ import typer
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, print_next, printed
+from objectseeker.cli._console import escape, print_json, print_next, stdout_console
 from objectseeker.cli._options import Json, Settings
 from objectseeker.cli._settings import (
     MEANINGS,
@@ -110,7 +110,7 @@ def _save(defense: Defense, file: Path, *, as_json: bool) -> None:
     defense.save(file)
     _show(defense, as_json=as_json)
     if not as_json:
-        printed.print(f"Written to {escape(str(file))}")
+        stdout_console.print(f"Written to {escape(str(file))}")
         print_next(f"objectseeker check --defense {shlex.quote(str(file))}")
 
 
@@ -122,9 +122,9 @@ def _show(defense: Defense, *, as_json: bool) -> None:
     lines = {key: _shown(value) for key, value in values.items()}
     width = max(map(len, lines.values()))
     for key, value in lines.items():
-        printed.print(f"[bold]{key:<18}[/] {escape(value.ljust(width))}  [dim]{escape(MEANINGS[key])}[/]")
-    printed.print(f"fingerprint        {escape(defense.fingerprint or 'none: any detector with this SPEC')}")
-    printed.print(f"sha256             {defense.sha256}")
+        stdout_console.print(f"[bold]{key:<18}[/] {escape(value.ljust(width))}  [dim]{escape(MEANINGS[key])}[/]")
+    stdout_console.print(f"fingerprint        {escape(defense.fingerprint or 'none: any detector with this SPEC')}")
+    stdout_console.print(f"sha256             {defense.sha256}")
 
 
 def _shown(value: Any) -> str:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, mark, print_json, print_next, printed, progress
+from objectseeker.cli._console import escape, mark, print_json, print_next, progress, stdout_console
 from objectseeker.cli._options import Json, PatchArea, Settings
 from objectseeker.cli._settings import default_defense
 from objectseeker.core.threats import parse_area
@@ -59,17 +59,17 @@ def demo(
     for row in rows:
         if row["area_fraction"] >= 0.01:
             table.add_row(row["image"], *(mark(cell) for cell in _cells(row, columns)))
-    printed.print(table)
+    stdout_console.print(table)
     small = sum(row["area_fraction"] < 0.01 for row in rows)
-    printed.print(f"{len(rows)} objects in {count} images; {small} smaller than 1 % are in the report only.")
-    printed.print(", ".join(f"certified {location}: {number}" for location, number in summary.items()))
+    stdout_console.print(f"{len(rows)} objects in {count} images; {small} smaller than 1 % are in the report only.")
+    stdout_console.print(", ".join(f"certified {location}: {number}" for location, number in summary.items()))
     vacuous = sum(row["vacuous_far"] for row in rows)
-    printed.print(
+    stdout_console.print(
         "found: detected without the defense. far, close, over: no patch more than 10 % of the image away from the "
         "object, next to it, or on it can hide it. Vacuously certified far (too large for any far position): "
         f"{vacuous}"
     )
-    printed.print(f"Report: {escape(str(out / 'report.html'))}")
+    stdout_console.print(f"Report: {escape(str(out / 'report.html'))}")
     print_next("objectseeker check SPEC, for your own detector, such as onnx:model.onnx")
 
 

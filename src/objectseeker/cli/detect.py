@@ -9,7 +9,7 @@ import typer
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import Interrupted, app
-from objectseeker.cli._console import escape, notes, print_json, printed, progress
+from objectseeker.cli._console import escape, print_json, progress, stderr_console, stdout_console
 from objectseeker.cli._options import (
     AllowOutsidePaths,
     ClassMap,
@@ -18,10 +18,10 @@ from objectseeker.cli._options import (
     Json,
     ThreatModelOptions,
     TrustDetector,
-    grouped,
-    note_masks,
+    expand_groups,
+    print_rule,
     read_class_map,
-    say,
+    warn_unsuitable_masks,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@grouped
+@expand_groups
 def detect(
     inputs: Annotated[
         list[str],
@@ -93,10 +93,10 @@ def detect(
     )
 
     def on_start(cost: str) -> None:
-        say(chosen)
+        print_rule(chosen)
         if certify:
-            note_masks(chosen.masks, threat.patch_count)
-        notes.print(escape(cost))
+            warn_unsuitable_masks(chosen.masks, threat.patch_count)
+        stderr_console.print(escape(cost))
 
     try:
         with progress("detecting", run.total or 0) as bar:
@@ -115,15 +115,17 @@ def _print_totals(totals: DetectionTotals, *, as_json: bool) -> None:
         print_json(totals.to_dict())
     else:
         for line in totals.describe():
-            printed.print(escape(line))
+            stdout_console.print(escape(line))
         for name in totals.flagged_names:
-            printed.print(f"[bold red]alert:[/] {escape(name)}")
+            stdout_console.print(f"[bold red]alert:[/] {escape(name)}")
     for name, error in totals.errors.items():
-        notes.print(f"[bold yellow]skipped:[/] {escape(error if totals.unit == 'images' else f'{name}: {error}')}")
+        stderr_console.print(
+            f"[bold yellow]skipped:[/] {escape(error if totals.unit == 'images' else f'{name}: {error}')}"
+        )
     if totals.stop_reason:
-        notes.print(f"[bold yellow]skipped:[/] {escape(totals.stop_reason)}")
+        stderr_console.print(f"[bold yellow]skipped:[/] {escape(totals.stop_reason)}")
     if totals.failed > len(totals.errors):
-        notes.print(f"and {totals.failed - len(totals.errors):,} more frames, see frames.jsonl")
+        stderr_console.print(f"and {totals.failed - len(totals.errors):,} more frames, see frames.jsonl")
 
 
 def _seconds(text: str, option: str) -> float:

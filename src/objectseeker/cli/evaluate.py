@@ -10,7 +10,7 @@ import typer
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, printed, progress, terminal_table, warn
+from objectseeker.cli._console import escape, print_json, progress, stdout_console, terminal_table, warn
 from objectseeker.cli._options import (
     Json,
     OperatingPoint,
@@ -18,11 +18,11 @@ from objectseeker.cli._options import (
     Slices,
     TagsFile,
     ThreatModelOptions,
-    grouped,
-    note_masks,
+    expand_groups,
     open_run,
     parse_operating_point,
     tags_and_slices,
+    warn_unsuitable_masks,
 )
 from objectseeker.cli._tracks import TrackOptions, certified_tracks, render_tracks, save_tracks
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@grouped
+@expand_groups
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that observe wrote.")],
     defense: RunDefenseOptions,
@@ -100,7 +100,7 @@ def evaluate(
         return
     run = open_run(runs[0])
     chosen = defense.build(run)
-    note_masks(chosen.masks, threat.patch_count)
+    warn_unsuitable_masks(chosen.masks, threat.patch_count)
     tagged, requested = tags_and_slices(run, tags, slices)
     if objects is not None:
         _certify_objects(run, chosen, model, objects, as_json and not run.labeled)
@@ -138,7 +138,7 @@ def evaluate(
     _print(tables.for_terminal(found, under_attack, rows, explained=explain))
     _print([] if over_time is None else render_tracks(over_time))
     named = "" if defense.defense is None else f" --defense {escape(str(defense.defense))}"
-    printed.print(f"Next: objectseeker report {escape(str(runs[0]))}{named}")
+    stdout_console.print(f"Next: objectseeker report {escape(str(runs[0]))}{named}")
 
 
 def _compare(
@@ -196,9 +196,9 @@ def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path
         return
     for location in PATCH_LOCATIONS:
         number = sum(row.certified[location] for row in rows)
-        printed.print(f"certified {location}: {number} of {len(rows)} output boxes")
+        stdout_console.print(f"certified {location}: {number} of {len(rows)} output boxes")
     warn(f"without annotations there is no recall: {ATTACKED_ALREADY}")
-    printed.print(f"Every box: {escape(str(file))}")
+    stdout_console.print(f"Every box: {escape(str(file))}")
 
 
 def _write_figures(run: Run, defense: Defense, settings: EvaluationSettings, out: Path) -> None:
@@ -206,7 +206,7 @@ def _write_figures(run: Run, defense: Defense, settings: EvaluationSettings, out
 
     with progress("drawing figures", 0) as bar:
         written = write_figures(run, defense, out, settings=settings, on_progress=bar.update, on_warning=warn)
-    printed.print(f"{len(written.files)} files in {escape(str(out))}")
+    stdout_console.print(f"{len(written.files)} files in {escape(str(out))}")
 
 
 def _compare_with_detectorguard(run: Run, settings: EvaluationSettings, out: Path | None, as_json: bool) -> None:
@@ -233,4 +233,4 @@ def _compare_with_detectorguard(run: Run, settings: EvaluationSettings, out: Pat
 
 def _print(parts: list[Any]) -> None:
     for part in parts:
-        printed.print(escape(part) if isinstance(part, str) else part)
+        stdout_console.print(escape(part) if isinstance(part, str) else part)

@@ -9,8 +9,8 @@ import typer
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, printed, progress, warn
-from objectseeker.cli._options import Json, open_run, say
+from objectseeker.cli._console import escape, print_json, progress, stdout_console, warn
+from objectseeker.cli._options import Json, open_run, print_rule
 
 if TYPE_CHECKING:
     from objectseeker.gate.judge import GateResult
@@ -78,7 +78,7 @@ def gate(
     stored = open_run(run)
     judged = load_bound_defense(stored, defense)
     if defense is None:
-        say(judged)
+        print_rule(judged)
     with progress("judging", 0) as bar:
         result = judge(
             stored,
@@ -99,11 +99,13 @@ def gate(
         print_json(result.to_dict() | ({} if digest is None else {"audit_bundle_sha256": digest}))
     else:
         print_verdict(result)
-        printed.print(f"[bold]{result.verdict}[/]: {escape(result.summarize())}")
+        stdout_console.print(f"[bold]{result.verdict}[/]: {escape(result.summarize())}")
         if out is not None:
-            printed.print(f"Page, tables and junit.xml: {escape(str(out))}")
+            stdout_console.print(f"Page, tables and junit.xml: {escape(str(out))}")
         if audit_bundle is not None:
-            printed.print(f"Audit bundle: {escape(str(audit_bundle))}, sha256 {digest}; keep that number elsewhere")
+            stdout_console.print(
+                f"Audit bundle: {escape(str(audit_bundle))}, sha256 {digest}; keep that number elsewhere"
+            )
     if result.verdict == "undecided" and allow_undecided:
         warn("undecided requirements are let through: --allow-undecided")
     if result.exit_status:
@@ -128,6 +130,6 @@ def print_verdict(result: GateResult) -> None:
             escape(format_metric(row)),
             escape(escape_invisible(format_reason(row))),
         )
-    printed.print(table)
+    stdout_console.print(table)
     for certificate in result.refuted:
-        printed.print(f"[bold red]refuted:[/] {escape(certificate)}")
+        stdout_console.print(f"[bold red]refuted:[/] {escape(certificate)}")

@@ -11,14 +11,14 @@ import typer
 
 from objectseeker import detectors
 from objectseeker.cli._app import Interrupted, app
-from objectseeker.cli._console import escape, notes, print_json, print_next, printed, progress, warn
+from objectseeker.cli._console import escape, print_json, print_next, progress, stderr_console, stdout_console, warn
 from objectseeker.cli._options import (
     DATASET,
     AllowOutsidePaths,
     ClassMap,
     DefenseOptions,
     Json,
-    grouped,
+    expand_groups,
     read_class_map,
 )
 from objectseeker.errors import ObjectSeekerError
@@ -27,7 +27,7 @@ INPUT, OUTPUT, ADVANCED = "Input", "Output", "Advanced"
 
 
 @app.command()
-@grouped
+@expand_groups
 def observe(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help=DATASET)],
     *,
@@ -141,18 +141,18 @@ def observe(
         if as_json:
             print_json({"images": plan.images, "forward_passes": plan.forward_passes, "hours": expected.hours})
         else:
-            printed.print(f"{plan.reason}.")
+            stdout_console.print(f"{plan.reason}.")
             each = f"{expected.seconds_per_view * 1000:.1f} ms each here"
-            printed.print(f"{cost}, {each}: about {_duration(expected.seconds)}")
+            stdout_console.print(f"{cost}, {each}: about {_duration(expected.seconds)}")
         return
-    notes.print(f"{plan.reason}: {cost}")
+    stderr_console.print(f"{plan.reason}: {cost}")
     for warning in data.warnings:
         warn(warning)
     steps: list[tuple[int, int]] = []
 
     def step(done: int, total: int) -> None:
         if not steps and 0 < done < total:
-            notes.print(f"{done:,} of {total:,} images are done already")
+            stderr_console.print(f"{done:,} of {total:,} images are done already")
         steps[:] = [(done, total)]
         bar.update(done, total)
 
@@ -179,7 +179,7 @@ def observe(
         print_json(run.to_dict())
     else:
         skipped = f", {len(run.unreadable):,} skipped" if run.unreadable else ""
-        printed.print(f"{len(run.parts):,} images observed in {escape(str(out))}{skipped}")
+        stdout_console.print(f"{len(run.parts):,} images observed in {escape(str(out))}{skipped}")
         folder = shlex.quote(str(out))
         annotated, unannotated = f"tune {folder} --out tuned", f"report {folder} --out report.html"
         print_next(f"objectseeker {annotated if run.labeled else unannotated}")

@@ -9,7 +9,7 @@ import typer
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, printed, progress, warn
+from objectseeker.cli._console import escape, print_json, progress, stdout_console, warn
 from objectseeker.cli._options import (
     Json,
     OperatingPoint,
@@ -18,14 +18,14 @@ from objectseeker.cli._options import (
     TagsFile,
     ThreatModelOptions,
     defense_and_settings,
-    grouped,
+    expand_groups,
     open_run,
     tags_and_slices,
 )
 
 
 @app.command()
-@grouped
+@expand_groups
 def report(
     run: RunFolder,
     defense: RunDefenseOptions,
@@ -90,4 +90,4 @@ def report(
     if as_json:
         print_json(written.to_dict())
     else:
-        printed.print(f"Report: {escape(str(out))} ({out.stat().st_size / 1e6:.1f} MB)")
+        stdout_console.print(f"Report: {escape(str(out))} ({out.stat().st_size / 1e6:.1f} MB)")

@@ -10,8 +10,15 @@ import typer
 
 from objectseeker import Defense, ObjectSeeker, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, notes, warn
-from objectseeker.cli._options import DefenseOptions, ThreatModelOptions, TrustDetector, grouped, note_masks, say
+from objectseeker.cli._console import escape, stderr_console, warn
+from objectseeker.cli._options import (
+    DefenseOptions,
+    ThreatModelOptions,
+    TrustDetector,
+    expand_groups,
+    print_rule,
+    warn_unsuitable_masks,
+)
 
 if TYPE_CHECKING:
     from objectseeker.serve.limits import ServerLimits
@@ -27,7 +34,7 @@ def complete_limit(incomplete: str) -> list[str]:
 
 
 @app.command()
-@grouped
+@expand_groups
 def serve(
     defense: DefenseOptions,
     threat: ThreatModelOptions,
@@ -98,11 +105,11 @@ def serve(
     loaded: Any = seekers[0].detector
     bound = served.with_fingerprint(served.fingerprint or loaded.fingerprint)
     passes = 1 + len(bound.masks.masks(SQUARE_SIDE, SQUARE_SIDE))  # rejects masks for streams
-    say(bound)
-    notes.print(
+    print_rule(bound)
+    stderr_console.print(
         f"{passes:,} forward passes for a square image, at most {MAX_VIEW_RATIO * passes:,} for any other shape"
     )
-    note_masks(bound.masks, threat.patch_count)
+    warn_unsuitable_masks(bound.masks, threat.patch_count)
     model = ServedModel(model_name, bound, loaded.names, threat_model)
     metrics = Metrics(bound.sha256)
     workers = Workers(seekers, server_limits, metrics)
@@ -152,7 +159,7 @@ def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list
 def _print_address(host: str, port: int, *, public: bool) -> None:
     address = f"[{host}]" if ":" in host else host
     url = f"http://{address}:{port}/"
-    notes.print(escape(f"Serving at {url} (Ctrl-C shuts it down gracefully)"))
+    stderr_console.print(escape(f"Serving at {url} (Ctrl-C shuts it down gracefully)"))
     if public:
         warn("other machines may reach this server, which has no authentication. Put a proxy in front of it.")
-    notes.print(escape(f"Next: curl --data-binary @image.jpg '{url}detect?certify=1'"))
+    stderr_console.print(escape(f"Next: curl --data-binary @image.jpg '{url}detect?certify=1'"))

@@ -12,17 +12,17 @@ import typer
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, printed, progress, warn
+from objectseeker.cli._console import escape, print_json, progress, stdout_console, warn
 from objectseeker.cli._options import (
     Json,
     RunFolder,
     Slices,
     TagsFile,
     ThreatModelOptions,
-    grouped,
+    expand_groups,
     open_run,
     parse_operating_point,
-    say,
+    print_rule,
     tags_and_slices,
 )
 
@@ -36,7 +36,7 @@ FIXABLE = ("filter_ioa", "edge_factor", "cluster_distance")
 
 
 @app.command()
-@grouped
+@expand_groups
 def tune(
     run: RunFolder,
     max_ap_loss: Annotated[float, typer.Option(metavar="POINTS", help="Clean AP50 that may be lost, in points.")] = 1.0,
@@ -101,7 +101,7 @@ def tune(
     if passes:
         floors = stored.manifest.observation_settings
         search = SearchSpec(mask_floor=floors.mask_floor, base_floor=floors.base_floor, choices=space, **limits)
-        _within_passes(stored, search, passes, masks or [], processes, out, as_json)
+        _tune_within_budget(stored, search, passes, masks or [], processes, out, as_json)
         return
     with progress("settings tried", 0) as bar:
         tuning = metrics.tune(stored, search_space=space, on_trial=bar.count, **limits)
@@ -113,7 +113,7 @@ def tune(
         save_tuning(out, tuning, rows)
         if defense is not None:
             defense.save(out / "defense.json")
-        _note_plots()
+        _warn_without_plots()
     if as_json:
         print_json(tuning_dict(tuning, rows))
         return
@@ -121,11 +121,11 @@ def tune(
     if defense is None:
         return
     if out is None:
-        say(defense)
+        print_rule(defense)
         return
     written = escape(str(out / "defense.json"))
-    printed.print(f"Written: {written}; the other rule and the frontier: {escape(str(out / 'tuning.md'))}")
-    printed.print(f"Next: objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {written}")
+    stdout_console.print(f"Written: {written}; the other rule and the frontier: {escape(str(out / 'tuning.md'))}")
+    stdout_console.print(f"Next: objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {written}")
 
 
 def _search_space(settings: Sequence[str]) -> SearchSpace:
@@ -161,7 +161,7 @@ def _sliced(run: Run, tuning: TuningResult, tags: ImageTags, requested: list[str
     return measure_slices(found.tally, tags.of(chosen), requested, settings.threat)
 
 
-def _within_passes(
+def _tune_within_budget(
     run: Run, search: SearchSpec, passes: list[int], masks: list[str], processes: int, out: Path | None, as_json: bool
 ) -> None:
     """The best recipe for every number of passes, and what was found as a table."""
@@ -169,7 +169,7 @@ def _within_passes(
     from objectseeker.core.recipes import parse_recipe
     from objectseeker.metrics.recipe_search import search_recipes
 
-    with Stages() as stages:
+    with StageProgress() as stages:
         found = search_recipes(
             run,
             search,
@@ -189,28 +189,28 @@ def _within_passes(
         for budget, defense in defenses.items():
             files[budget] = out / ("defense.json" if len(set(passes)) == 1 else f"defense-{budget}.json")
             defense.save(files[budget])
-        _note_plots()
+        _warn_without_plots()
     if as_json:
         described = {str(budget): defense.to_public_dict() for budget, defense in defenses.items()}
         print_json(found.to_dict() | {"defenses": described})
         return
     _print(render_recipes(found))
     for budget, file in files.items():
-        printed.print(f"The defense for at most {budget} passes: {escape(str(file))}")
+        stdout_console.print(f"The defense for at most {budget} passes: {escape(str(file))}")
     how = "save it with --out and observe" if defenses else "observe with it"
     if files:
         how = f"observe again with --defense {next(iter(files.values()))}"
     observed = run.manifest.observation_settings.masks
-    printed.print(f"Estimated from the run's views, whose masks are {observed}; to certify it, {escape(how)}")
+    stdout_console.print(f"Estimated from the run's views, whose masks are {observed}; to certify it, {escape(how)}")
 
 
-class Stages:
+class StageProgress:
     """A bar for the stage that is under way."""
 
     def __init__(self) -> None:
         self._stack, self._what = ExitStack(), ""
 
-    def __enter__(self) -> Stages:
+    def __enter__(self) -> StageProgress:
         return self
 
     def update(self, what: str, done: int, total: int) -> None:
@@ -225,10 +225,10 @@ class Stages:
 
 def _print(parts: list[Any]) -> None:
     for part in parts:
-        printed.print(escape(part) if isinstance(part, str) else part)
+        stdout_console.print(escape(part) if isinstance(part, str) else part)
 
 
-def _note_plots() -> None:
+def _warn_without_plots() -> None:
     from objectseeker.report import plots
 
     note = plots.unavailable_reason()

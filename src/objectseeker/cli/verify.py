@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, printed
+from objectseeker.cli._console import escape, print_json, stdout_console
 from objectseeker.cli._options import Json
 from objectseeker.cli.gate import print_verdict
 
@@ -37,14 +37,16 @@ def verify(
         if as_json:
             print_json({"verified": False, "sha256": digest, "differences": error.differences})
         else:
-            printed.print(f"[bold red]{escape(str(audit_bundle))} is rejected:[/] it is not what was written")
+            stdout_console.print(f"[bold red]{escape(str(audit_bundle))} is rejected:[/] it is not what was written")
             for difference in error.differences:
-                printed.print(f"  {escape(difference)}")
+                stdout_console.print(f"  {escape(difference)}")
         raise typer.Exit(1) from None
     if as_json:
         print_json({"verified": True, "sha256": digest, **result.to_dict()})
         return
     print_verdict(result)
-    printed.print(f"[bold]verified[/]: recomputed, bit-identical. The verdict is [bold]{result.verdict}[/]: ", end="")
-    printed.print(escape(result.summarize()))
-    printed.print(f"sha256 {digest}")
+    stdout_console.print(
+        f"[bold]verified[/]: recomputed, bit-identical. The verdict is [bold]{result.verdict}[/]: ", end=""
+    )
+    stdout_console.print(escape(result.summarize()))
+    stdout_console.print(f"sha256 {digest}")
