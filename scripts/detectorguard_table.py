@@ -70,7 +70,7 @@ def save_cost(run: Run, comparison: DetectorGuardComparison, out: Path) -> None:
     if not isinstance(masks, Halves):
         raise SystemExit(f"cost is told by the number of lines, and {run.folder} was observed with {masks}: --no-cost")
     images = run.images()
-    image_set = ImageSet.of([images[i] for i in measured_images(run).tolist()], run.vocabulary)
+    image_set = ImageSet.of([images[i] for i in measured_images(run).tolist()], run.label_map)
     cost = cost_rows(image_set, comparison, [k for k in LINES if k <= masks.lines])
     shown = [
         {key: "" if value is None else value if isinstance(value, str) else f"{value:g}" for key, value in row.items()}

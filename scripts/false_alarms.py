@@ -33,7 +33,7 @@ def main() -> None:
     settings = EvaluationSettings.along(defense.resolved_schedule, defense.rule)
     for folder in options.runs:
         run = open_run(folder)
-        scene = ImageSet.of(under(run.images(), defense.masks), run.vocabulary)
+        scene = ImageSet.of(under(run.images(), defense.masks), run.label_map)
         search = SearchSpec(mask_floor=run.manifest.observation_settings.mask_floor, losses=())
         clean = SettingsScorer(scene, search).full(settings).figures()
         print(f"\n{folder.name}: AP50 {clean['ap50']:.1f} defended, {clean['ap50_loss']:.1f} lost\n")

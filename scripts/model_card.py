@@ -29,7 +29,7 @@ def main() -> None:
     defense = options.defense or run.defense()
     images = run.images() if options.defense is None else under(run.images(), defense.masks)
     found = evaluate_images(
-        images, run.vocabulary, EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
+        images, run.label_map, EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
     )
     print(f"{title_of(found)}\n\n{to_markdown(found.rows())}\n\n{to_markdown(class_rows(found))}\n")
     for line in caveats(found):

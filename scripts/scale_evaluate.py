@@ -70,7 +70,7 @@ def measure(folder: str, times: int) -> None:
     begin = time.perf_counter()
     evaluate_images(
         images,
-        run.vocabulary,
+        run.label_map,
         EvaluationSettings(rule=DEFAULT_RULE, threshold_schedule=DEFAULT_SCHEDULE, clean_recall=0.6),
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3

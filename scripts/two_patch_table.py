@@ -57,12 +57,12 @@ def main() -> int:
         clean_recall=options.clean_recall,
     )
     images = run.images()
-    evaluated = evaluate_images(images, run.vocabulary, settings)
+    evaluated = evaluate_images(images, run.label_map, settings)
     ours = evaluated.defended
     if ours.point is None:
         raise ObjectSeekerError(str(ours.caveat()))
     rule = ours.point.rule
-    targets = [run.vocabulary.map_to_detector(image.truth[~image.ignore])[0] for image in images]
+    targets = [run.label_map.map_to_detector(image.truth[~image.ignore])[0] for image in images]
     seconds = time_certification(images, targets, rule, settings.threat.patches()[: len(SHOWN)])
     per_pair, pairs_timed, all_pairs = time_sampled(images, targets, rule, options.patch)
     result: dict[str, Any] = {

@@ -49,12 +49,12 @@ class Run:
 
     images: list[ObservedImage]
     settings: EvaluationSettings
-    vocabulary: LabelMap = VOCABULARY
+    label_map: LabelMap = VOCABULARY
     is_labeled: bool = True
 
     def report(self, out: Path) -> Path:
         images = self.images if self.is_labeled else [without_objects(image) for image in self.images]
-        write_images(out, images, self.vocabulary, self.settings, is_labeled=self.is_labeled)
+        write_images(out, images, self.label_map, self.settings, is_labeled=self.is_labeled)
         return out
 
     @property
@@ -63,7 +63,7 @@ class Run:
 
     def certify(self, image: ObservedImage, patches: list[Patch], threshold: float) -> tuple[Certificates, np.ndarray]:
         """The certificates of every target, and whose targets they are."""
-        targets, owner = self.vocabulary.map_to_detector(image.truth, classwise=self.rule.classwise)
+        targets, owner = self.label_map.map_to_detector(image.truth, classwise=self.rule.classwise)
         return self.rule.certify(image.observation, targets, patches, certification_threshold=threshold), owner
 
 

@@ -179,7 +179,7 @@ def test_it_is_evaluated(observed):
     content = found.to_dict()["settings"]
     assert (content["rule"], content["filter_ioa"]) == ("every-box", 0.6)
     settings = found.settings
-    assert len(by_threshold(ImageSet.of(run.images(), run.vocabulary), settings)) > 1
+    assert len(by_threshold(ImageSet.of(run.images(), run.label_map), settings)) > 1
     with pytest.raises(ObjectSeekerError, match="no IoU variant"):
         settings.by_iou()
 
@@ -194,7 +194,7 @@ def test_it_is_tuned(observed):
         mask_floor=floors.mask_floor,
         base_floor=floors.base_floor,
     )
-    rule, schedule = tune_images(run.images(), run.vocabulary, search).chosen
+    rule, schedule = tune_images(run.images(), run.label_map, search).chosen
     assert isinstance(rule, EveryBox)
     defense = run.defense(rule, schedule)
     assert evaluate(run, defense).defended.certified_recall()["far"] > 0

@@ -77,9 +77,9 @@ def stored(workplace, *, dataset_labels=(0, 0, 1), names=("person", "car"), labe
         )
         for folder, x, label in zip(("cam1", "cam2"), (10, 45), labels, strict=True)
     ]
-    vocabulary = LabelMap(NAMES, names, np.array(dataset_labels))
+    label_map = LabelMap(NAMES, names, np.array(dataset_labels))
     return SimpleNamespace(
-        vocabulary=vocabulary, manifest=SimpleNamespace(images=entries), unreadable={}, folder=workplace / "run"
+        label_map=label_map, manifest=SimpleNamespace(images=entries), unreadable={}, folder=workplace / "run"
     )
 
 

@@ -217,7 +217,7 @@ def run(monkeypatch):
     image_set, features = make(5, 40)
 
     class Stored:
-        vocabulary = VOCABULARY
+        label_map = VOCABULARY
         parts = dict.fromkeys(range(40))
 
         def images(self):

@@ -106,7 +106,7 @@ def test_figures_are_those_of_evaluating_these_views_alone(run, found):
                 under = seen.restricted_to(one.candidate.recipe.masks(seen.width, seen.height))
                 part.append(replace(images[i], observation=under))
             there = replace(one.best.settings, base_threshold=trial.outcome.base_threshold, clean_recall=None)
-            told = evaluate_images(part, run.vocabulary, there)
+            told = evaluate_images(part, run.label_map, there)
             assert told.defended.certified_recall() == trial.outcome.certified_recall()
             assert told.defended.ap50 == trial.outcome.ap50
 

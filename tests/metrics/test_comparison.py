@@ -109,7 +109,7 @@ def stored(images, name):
         folder=Path(name),
         parts=range(len(images)),
         manifest=SimpleNamespace(observation_settings=observing),
-        vocabulary=VOCABULARY,
+        label_map=VOCABULARY,
         images=lambda: list(images),
         defense=lambda: defense,
         bind_defense=lambda one: one,

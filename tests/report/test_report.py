@@ -65,7 +65,7 @@ def written(out: Path, images, settings=PAPER, vocabulary=VOCABULARY, **options)
 @pytest.mark.parametrize("name", ["paper", "evidence", "labels", "class_agnostic", "iou"])
 def test_the_lines_of_every_certificate_follow_from_the_page(tmp_path, name, threshold):
     run = run_of(name)
-    column = columns_of(written(tmp_path, run.images, run.settings, run.vocabulary))
+    column = columns_of(written(tmp_path, run.images, run.settings, run.label_map))
     t = 0
     for image in run.images:
         masks = image.observation.masks
@@ -209,7 +209,7 @@ def test_the_iou_variant_is_described(tmp_path):
 @pytest.mark.parametrize("name", ["paper", "labels"])
 def test_details_hold_base_boxes_and_what_only_masking_found(tmp_path, name):
     run = run_of(name)
-    page = written(tmp_path, run.images, run.settings, run.vocabulary)
+    page = written(tmp_path, run.images, run.settings, run.label_map)
     recovered = 0
     labels = set()
     for number, image in enumerate(run.images):
@@ -222,8 +222,8 @@ def test_details_hold_base_boxes_and_what_only_masking_found(tmp_path, name):
         recovered += len(details["recovered"])
         labels |= set(found.label.tolist())
     assert recovered > 0
-    assert labels == set(range(len(run.vocabulary.detector_names)))
-    assert data_of(page)["detector_names"] == list(run.vocabulary.detector_names)
+    assert labels == set(range(len(run.label_map.detector_names)))
+    assert data_of(page)["detector_names"] == list(run.label_map.detector_names)
     assert data_of(page)["names"] == list(NAMES)
 
 
@@ -521,7 +521,7 @@ def test_what_cannot_be_shown_without_labels_is_one_sentence(tmp_path, settings,
 
 def test_a_detector_without_names_is_shown_by_its_labels(tmp_path):
     nameless = LabelMap((), (), np.arange(2**15))
-    found = data_of(replace(run_of("unlabeled"), vocabulary=nameless).report(tmp_path / "report.html").read_text())
+    found = data_of(replace(run_of("unlabeled"), label_map=nameless).report(tmp_path / "report.html").read_text())
     assert found["names"] == ["0", "1"]
 
 

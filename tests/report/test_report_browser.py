@@ -98,7 +98,7 @@ def pythons_verdicts(run: Run, threshold: float):
     for image in run.images:
         found, owner = run.certify(image, patches, threshold)
         for verdicts, of_targets in ((certified, found.certified), (vacuous, found.vacuous)):
-            verdicts.append(run.vocabulary.any_label(of_targets, owner, len(image.truth)))
+            verdicts.append(run.label_map.any_label(of_targets, owner, len(image.truth)))
         largest = np.zeros(len(image.truth), np.int64)
         np.maximum.at(largest, owner, found.largest_square)
         square.append(largest)
@@ -195,7 +195,7 @@ def check_what_remains(page, run: Run) -> None:
         }""",
         asked,
     )
-    vocabulary = run.vocabulary if run.is_labeled else LabelMap.from_names(run.vocabulary.detector_names)
+    vocabulary = run.label_map if run.is_labeled else LabelMap.from_names(run.label_map.detector_names)
     scene = ImageSet.part(run.images, vocabulary)
     proofs = build_proof_table(scene, run.rule, "exact")
     more = 0
@@ -212,7 +212,7 @@ def check_what_remains(page, run: Run) -> None:
 def proofs_of(run: Run, image):
     """What proves each target at T = 0, by the functions of the core."""
     rule, seen = run.rule, image.observation
-    targets, _ = run.vocabulary.map_to_detector(image.truth, classwise=rule.classwise)
+    targets, _ = run.label_map.map_to_detector(image.truth, classwise=rule.classwise)
     safe = run.certify(image, [], 0.0)[0].safe
     if isinstance(rule, IouRule):
         assert rule.proving_pairs(seen, targets, 0.0, "exact").any(axis=0).tolist() == safe.any(axis=1).tolist()
@@ -231,7 +231,7 @@ def test_the_target_shown_certifies_the_object_if_one_does(opened, tmp_path_fact
     """Of several labels the one with the largest certified square is drawn, among those that agree with the verdict."""
     run = run_of("labels")
     out = tmp_path_factory.mktemp("labels") / "report.html"
-    write_images(out, run.images, run.vocabulary, run.settings)
+    write_images(out, run.images, run.label_map, run.settings)
     area, aspect, where = 0.02, 1.0, "far"
     shown = opened(out).evaluate(
         """([area, aspect, where]) => {
@@ -246,7 +246,7 @@ def test_the_target_shown_certifies_the_object_if_one_does(opened, tmp_path_fact
     n = first = several = 0
     for image in run.images:
         found, owner = run.certify(image, [Patch(area, aspect, where)], 0.0)
-        targets, _ = run.vocabulary.map_to_detector(image.truth)
+        targets, _ = run.label_map.map_to_detector(image.truth)
         for number in range(len(image.truth)):
             mine = np.flatnonzero(owner == number)
             ranked = sorted(mine.tolist(), key=lambda t: (not found.certified[0, t], -found.largest_square[t], t))
@@ -274,7 +274,7 @@ def test_a_box_too_weak_to_count_still_links_its_neighbors(opened, tmp_path):
     assert 0 < evidence[0] < 2**-40
     assert 0.5 < evidence[1] < 1
     run = Run([image], settings)
-    write_images(tmp_path / "report.html", run.images, run.vocabulary, settings)
+    write_images(tmp_path / "report.html", run.images, run.label_map, settings)
     mine, theirs = all_verdicts(opened(tmp_path / "report.html"), 0.0), pythons_verdicts(run, 0.0)
     for ours, wanted in zip(mine, theirs, strict=True):
         assert (ours == wanted).all()

@@ -297,7 +297,7 @@ def test_a_folder_of_images_has_no_truth(tmp_path):
     (tmp_path / "images" / "1.png").write_bytes(b"nothing like an image")
     run = run_here(str(tmp_path / "images"), tmp_path / "run")
     assert run.complete
-    assert run.vocabulary.detector_names == run.vocabulary.dataset_names == Spots().names
+    assert run.label_map.detector_names == run.label_map.dataset_names == Spots().names
     assert [broken.id for broken in run.broken] == ["1.png"]
     assert run.manifest.images[1].size is None
     for image in run.images():

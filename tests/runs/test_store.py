@@ -111,7 +111,7 @@ def test_boxes_keep_the_detectors_labels_and_the_vocabulary_translates(tmp_path)
     made = manifest([(20, 10), (7, 30)])
     stored = store(tmp_path / "run", made)
     run = open_run(tmp_path / "run")
-    words = run.vocabulary
+    words = run.label_map
     assert (words.detector_names, words.dataset_names) == (DETECTOR_NAMES, DATASET_NAMES)
     assert words.dataset_labels.tolist() == [2, 0, -1, 0]
     for image, views in zip(run.images(), stored, strict=True):
@@ -128,8 +128,8 @@ def test_without_dataset_classes_labels_stay_the_detectors(tmp_path):
     run = open_run(tmp_path / "run")
     (image,) = run.images()
     assert [image.observation.base, *image.observation.masked] == views
-    assert run.vocabulary.dataset_names == DETECTOR_NAMES
-    assert [run.vocabulary.map_to_dataset(view) for view in views] == views
+    assert run.label_map.dataset_names == DETECTOR_NAMES
+    assert [run.label_map.map_to_dataset(view) for view in views] == views
 
 
 def test_without_any_class_names_every_label_stays(tmp_path):
@@ -138,7 +138,7 @@ def test_without_any_class_names_every_label_stays(tmp_path):
     with open_writer(tmp_path, made) as run:
         write_boxes(run, 0, seen, [seen] * 8)
     run = open_run(tmp_path)
-    assert run.vocabulary.map_to_dataset(run.images()[0].observation.base) == seen
+    assert run.label_map.map_to_dataset(run.images()[0].observation.base) == seen
 
 
 def test_parts_are_plain_parquet_and_always_the_same_bytes(tmp_path):

@@ -287,7 +287,7 @@ def targets_of_run(pipeline: Pipeline, run: Run, max_objects: int, seed: int) ->
     The certificate and the verdict must come from one pipeline, so the stored boxes of the run are not used. An object
     has every detector label that maps to its class; objects whose class has none are skipped.
     """
-    label_map, images = run.vocabulary, run.manifest.images
+    label_map, images = run.label_map, run.manifest.images
     count = 0
     for index in np.random.default_rng(require_seed(seed)).permutation(len(images)).tolist():
         if index in run.unreadable:

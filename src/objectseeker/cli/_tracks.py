@@ -67,7 +67,7 @@ def certified_tracks(run: Run, rule: PruningRule, threat: ThreatModel, options: 
         )
         with progress("certifying tracks", len(run.parts)) as bar:
             images = _with_progress(run.images(), bar)
-            result = over_time(images, run.vocabulary, run.manifest.observation_settings.masks, rule, threat, criteria)
+            result = over_time(images, run.label_map, run.manifest.observation_settings.masks, rule, threat, criteria)
         if result is not None and result.tracks:
             return result
         if result is not None:

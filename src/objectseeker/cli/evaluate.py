@@ -103,8 +103,8 @@ def evaluate(
     warn_unsuitable_masks(chosen.masks, threat.patch_count)
     tagged, requested = tags_and_slices(run, tags, slices)
     if objects is not None:
-        _certify_objects(run, chosen, model, objects, as_json and not run.labeled)
-        if not run.labeled:
+        _certify_objects(run, chosen, model, objects, as_json and not run.has_labels)
+        if not run.has_labels:
             return
     if figures is not None:
         _write_figures(run, chosen, settings_for(run, chosen, threat=model, **point), figures)
@@ -181,7 +181,7 @@ def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path
 
     with progress("certifying", len(run.parts)) as bar:
         rows = certify_run(run, defense, threat, on_image=bar.advance)
-    source = "annotation" if run.labeled else "output"
+    source = "annotation" if run.has_labels else "output"
     content = {"defense": defense.to_public_dict(), "object_source": source, "objects": [row.to_dict() for row in rows]}
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix == ".json":
@@ -189,7 +189,7 @@ def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path
     else:
         save_text(file, to_csv([row.to_csv_row() for row in rows]))
     defense.save(file.with_name(f"{file.stem}.defense.json"))
-    if run.labeled:
+    if run.has_labels:
         return
     if as_json:
         print_json(content)

@@ -182,7 +182,7 @@ def observe(
         stdout_console.print(f"{len(run.parts):,} images observed in {escape(str(out))}{skipped}")
         folder = shlex.quote(str(out))
         annotated, unannotated = f"tune {folder} --out tuned", f"report {folder} --out report.html"
-        print_next(f"objectseeker {annotated if run.labeled else unannotated}")
+        print_next(f"objectseeker {annotated if run.has_labels else unannotated}")
 
 
 def _how_far(steps: list[tuple[int, int]]) -> str:

@@ -157,7 +157,7 @@ def _sliced(run: Run, tuning: TuningResult, tags: ImageTags, requested: list[str
     settings = replace(tuning.best.settings, rule=point.rule, clean_recall=None, fppi=None)
     images = [every[n] for n in chosen.tolist()]
     with progress("measuring slices", len(images)) as bar:
-        found = evaluate_images(images, run.vocabulary, settings, intervals=False, on_image=bar.advance)
+        found = evaluate_images(images, run.label_map, settings, intervals=False, on_image=bar.advance)
     return measure_slices(found.tally, tags.of(chosen), requested, settings.threat)
 
 

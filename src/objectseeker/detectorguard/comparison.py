@@ -215,7 +215,7 @@ def compare_with_detectorguard(
     add_missing_features(run, network, on_progress=on_progress)
     description = describe(run)
     width, height = description["input"]
-    maps = ObjectnessMaps.from_images(ImageSet.of(run.images(), run.vocabulary), read_features(run), (width, height))
+    maps = ObjectnessMaps.from_images(ImageSet.of(run.images(), run.label_map), read_features(run), (width, height))
     if threshold is None:
         tuning, measured = split(len(maps.grids), 2, seed)
         parts = [maps.subset(tuning), maps.subset(measured)]

@@ -92,7 +92,7 @@ def gate(
     result, measurements = judge_release(files, advance)
     result = replace(result, allow_undecided=allow_undecided)
     if out is not None:
-        write_reports(Path(out), result, stored.images(), stored.vocabulary, judged.rule)
+        write_reports(Path(out), result, stored.images(), stored.label_map, judged.rule)
     if audit_bundle is not None:
         digest = write_audit_bundle(Path(audit_bundle), files, result, measurements)
         result = replace(result, audit_bundle_sha256=digest)

@@ -203,7 +203,7 @@ def _cross_tuned(
     images = run.images() if masks is None else under(run.images(), masks)
     observing = run.manifest.observation_settings
     wanted = SearchSpec(mask_floor=observing.mask_floor, base_floor=observing.base_floor, losses=(), **search)
-    found = cross_tune(images, run.vocabulary, wanted, on_trial=lambda _: on_step())
+    found = cross_tune(images, run.label_map, wanted, on_trial=lambda _: on_step())
     metrics = found.metrics()
     return MeasuredRun(
         name,

@@ -331,7 +331,7 @@ def evaluate(
     )
     evaluation = evaluate_images(
         run.images(),
-        run.vocabulary,
+        run.label_map,
         settings,
         defense=defense,
         intervals=intervals,

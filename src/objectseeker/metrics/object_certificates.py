@@ -100,9 +100,9 @@ def certify_run(
         threat: What to certify against.
         on_image: Called whenever an image is done.
     """
-    certify = certify_images if run.labeled else certify_output_boxes
+    certify = certify_images if run.has_labels else certify_output_boxes
     rows: list[ObjectCertificate] = []
-    for of_image in certify(run.images(), run.vocabulary, defense.rule, threat):
+    for of_image in certify(run.images(), run.label_map, defense.rule, threat):
         rows += of_image
         on_image()
     return rows

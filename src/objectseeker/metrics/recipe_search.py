@@ -145,7 +145,7 @@ def search_recipes(
     images, report = list(run.images()), on_progress or (lambda what, done, total: None)
     allowed = sorted({require_count(budget, "passes") for budget in budgets})
     candidates = within_budget(_among(run.manifest.observation_settings.masks, recipes), images, allowed)
-    scene = ImageSet.of(images, run.vocabulary)
+    scene = ImageSet.of(images, run.label_map)
     halves = [scene.subset(index) for index in split(len(images), 2, search.seed)]
     search, remarks = relax_target(replace(search, losses=()), halves)
     with open_executor(run, images, search, processes) as executor:
@@ -269,7 +269,7 @@ class SerialExecutor:
     """Works through recipes in this process."""
 
     def __init__(self, run: Run, images: Sequence[ObservedImage], search: SearchSpec) -> None:
-        self._bench = partial(RecipeSearcher, images, run.vocabulary, search)
+        self._bench = partial(RecipeSearcher, images, run.label_map, search)
 
     def each(self, work: Callable[[RecipeSearcher, W], T], items: Sequence[W], advance: Advance) -> list[T]:
         done: list[T] = []
@@ -328,7 +328,7 @@ def _begin(folder: Path, search: SearchSpec, tried: Synchronized[int]) -> None:
             tried.value += 1
 
     run = open_run(folder)
-    _bench = RecipeSearcher(list(run.images()), run.vocabulary, search, one_more)
+    _bench = RecipeSearcher(list(run.images()), run.label_map, search, one_more)
 
 
 def _work(work: Callable[[RecipeSearcher, W], T], item: W) -> T:

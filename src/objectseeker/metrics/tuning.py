@@ -331,7 +331,7 @@ def tune(
         choices=SearchSpace() if search_space is None else search_space,
         seed=seed,
     )
-    result = tune_images(run.images(), run.vocabulary, search, on_trial=on_trial)
+    result = tune_images(run.images(), run.label_map, search, on_trial=on_trial)
     loadable = run.manifest.detector_spec is not None
     return replace(result, defense=run.defense(*result.chosen) if loadable else None)
 

@@ -80,11 +80,11 @@ class ReportSource:
         return cls(
             f"objectseeker report: {name}",
             run.images(),
-            run.vocabulary,
+            run.label_map,
             settings,
             defense=defense,
             provenance=provenance_of(run),
-            is_labeled=run.labeled,
+            is_labeled=run.has_labels,
             tags=tags,
         )
 

@@ -175,12 +175,12 @@ class Run:
         )
 
     @property
-    def labeled(self) -> bool:
-        """Return whether the dataset has ground truth."""
+    def has_labels(self) -> bool:
+        """Whether the dataset has ground truth."""
         return self.manifest.dataset_labels is not None
 
     @property
-    def vocabulary(self) -> LabelMap:
+    def label_map(self) -> LabelMap:
         """The labels of boxes and those of objects; equal if the dataset has no classes."""
         names, labels = self.manifest.detector_names, self.manifest.dataset_labels
         if labels is None:  # a detector without class names may use any label
