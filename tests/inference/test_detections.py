@@ -246,7 +246,7 @@ def test_results_of_coco_data_have_its_own_ids(tmp_path):
         (900, "a.png", 21, "lamp"),
         (7, "b.png", 21, "lamp"),
     ]
-    assert totals.unmatched == {"dim": 2}
+    assert totals.skipped == {"dim": 2}
     for truth in (tmp_path / "truth.json", out / "images.json"):
         loaded = coco.COCO(str(truth)).loadRes(str(out / "detections.json"))
         assert len(loaded.getAnnIds(imgIds=[7], catIds=[21])) == 1

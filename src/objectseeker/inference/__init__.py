@@ -123,7 +123,7 @@ def detect(
     if isinstance(source, Video):
         totals.unit, totals.source = "frames", source.name
         return VideoDetection(video=source, selection=selection, categories=Categories.from_detector(names), **shared)
-    categories, warnings = source.categories(names, class_map)
+    categories, warnings = source.categories(names, class_map, class_agnostic=not seeker.rule.classwise)
     return ImageDetection(
         sources=source.sources, categories=categories, warnings=warnings, trust_detector=trust_detector, **shared
     )

@@ -78,7 +78,7 @@ class ImageInputs:
     category_ids: tuple[ImageId, ...] = ()
 
     def categories(
-        self, detector_names: Sequence[str], class_map: Mapping[str, str] | None
+        self, detector_names: Sequence[str], class_map: Mapping[str, str] | None, *, class_agnostic: bool
     ) -> tuple[Categories, tuple[str, ...]]:
         """Return the categories of the results, and warnings about the dataset."""
         if self.dataset is None:
@@ -86,7 +86,7 @@ class ImageInputs:
                 raise ObjectSeekerError("--class-map is for the classes of a dataset: omit it for images and folders")
             return Categories.from_detector(detector_names), ()
         categories, warnings = dataset_categories(self.dataset, self.category_ids, detector_names, class_map)
-        return categories, (*self.dataset.warnings, *warnings)
+        return replace(categories, class_agnostic=class_agnostic), (*self.dataset.warnings, *warnings)
 
 
 def open_images(images: Any, *, fps: float | None = None, allow_outside_paths: bool = False) -> ImageInputs | Video:

@@ -52,12 +52,16 @@ class Categories:
 
     With `to_category` (by detector label, -1 for none) categories are a dataset's; else they are the detector's own
     classes, numbered from 1, and a label without a name is called by its number.
+
+    If the rule is `class_agnostic`, a certificate promises a box of any class, and the attacker may choose a class that
+    the dataset does not have. Such a box is listed under one more category, `other`; otherwise it has none.
     """
 
     detector_names: tuple[str, ...]
     ids: tuple[ImageId, ...]
     names: tuple[str, ...]
     to_category: tuple[int, ...] | None = None
+    class_agnostic: bool = False
 
     @classmethod
     def from_detector(cls, names: Sequence[str]) -> Categories:
@@ -66,19 +70,34 @@ class Categories:
     def detector_name(self, label: int) -> str:
         return self.detector_names[label] if 0 <= label < len(self.detector_names) else str(label)
 
+    @property
+    def other(self) -> tuple[ImageId, str]:
+        """Id and name of the category of all classes that the dataset does not have; the dataset has neither."""
+        name = "other class"
+        while name in self.names:
+            name = f"({name})"
+        return 1 + max((int(id) for id in self.ids if str(id).isdecimal()), default=0), name
+
+    def is_unmatched(self, label: int) -> bool:
+        """Return whether the dataset does not have the class."""
+        if self.to_category is None:
+            return False
+        return not 0 <= label < len(self.to_category) or self.to_category[label] < 0
+
     def find(self, label: int) -> tuple[ImageId, str] | None:
-        """Return id and name; None for a class that the dataset does not have."""
+        """Return id and name; None for a class that the dataset does not have, unless class-agnostic."""
+        if self.is_unmatched(label):
+            return self.other if self.class_agnostic else None
         if self.to_category is None:
             return label + 1, self.detector_name(label)
-        index = self.to_category[label] if 0 <= label < len(self.to_category) else -1
-        return None if index < 0 else (self.ids[index], self.names[index])
+        index = self.to_category[label]
+        return self.ids[index], self.names[index]
 
     def to_coco_categories(self, labels: Iterable[int]) -> list[dict[str, Any]]:
-        """List all categories in COCO's form; those of labels without a name if they are among `labels`."""
-        listed = list(zip(self.ids, self.names, strict=True))
-        if self.to_category is None:
-            listed += [(label + 1, str(label)) for label in sorted(labels) if not 0 <= label < len(self.names)]
-        return [{"id": category, "name": name} for category, name in listed]
+        """List all categories in COCO's form; those of labels without one if they are among `labels`."""
+        listed = dict(zip(self.ids, self.names, strict=True))
+        listed.update(category for label in sorted(labels) if (category := self.find(label)) is not None)
+        return [{"id": category, "name": name} for category, name in listed.items()]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -282,7 +301,8 @@ class DetectionTotals:
     flagged: int = 0
     flagged_names: list[str] = field(default_factory=list)
     certified: Counter[str] = field(default_factory=Counter)  # by the names of COUNTED
-    unmatched: Counter[str] = field(default_factory=Counter)  # boxes without a category, by detector class
+    skipped: Counter[str] = field(default_factory=Counter)  # boxes without a category, by detector class
+    other_class: Counter[str] = field(default_factory=Counter)  # boxes listed as "other class", by detector class
     failed: int = 0
     errors: dict[str, str] = field(default_factory=dict)
     annotation_errors: dict[str, str] = field(default_factory=dict)
@@ -306,8 +326,9 @@ class DetectionTotals:
         if result.alert and len(self.flagged_names) < MAX_NAMED:
             self.flagged_names.append(result.name)
         for label in result.detections.label.tolist():
-            if categories.find(label) is None:
-                self.unmatched[categories.detector_name(label)] += 1
+            if categories.is_unmatched(label):
+                counts = self.other_class if categories.class_agnostic else self.skipped
+                counts[categories.detector_name(label)] += 1
         for box in result.boxes(categories):
             self.boxes += 1
             self.recovered_boxes += box["origin"] == "recovered"
@@ -322,9 +343,10 @@ class DetectionTotals:
         if self.forward_passes and self.seconds:
             rate, passes = self.images / self.seconds, self.forward_passes / self.images
             lines.append(f"{rate:.3g} {self.unit} per second, {passes:.4g} forward passes per {unit}")
-        if self.unmatched:
-            named = ", ".join(f"{name} {count}" for name, count in self.unmatched.most_common())
-            lines.append(f"{self.unmatched.total()} boxes skipped, of classes that the dataset does not have: {named}")
+        for counts, what in ((self.skipped, "skipped"), (self.other_class, 'listed as "other class"')):
+            if counts:
+                named = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+                lines.append(f"{counts.total()} boxes {what}, of classes that the dataset does not have: {named}")
         if self.threat is not None:
             lines += [f"certified {key}: {self.certified[key]} of {self.boxes} boxes" for key in PATCH_LOCATIONS]
             patches = "a patch" if self.threat["patch_count"] == 1 else "two patches"
@@ -368,7 +390,8 @@ class DetectionTotals:
             "certificates": self.certificates,
             "forward_passes": self.forward_passes,
             "seconds": round(self.seconds, 3),
-            "unmatched_boxes": dict(self.unmatched),
+            "skipped_boxes": dict(self.skipped),
+            "other_class_boxes": dict(self.other_class),
             "failed": self.failed,
             "errors": self.errors,
             "annotation_errors": self.annotation_errors,

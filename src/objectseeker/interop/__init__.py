@@ -51,7 +51,8 @@ def to_coco(
 ) -> list[dict[str, Any]]:
     """Convert to rows of COCO results, as `COCO.loadRes` takes them.
 
-    `category_ids` are the ids of the labels in the dataset; without them label 0 is category 1, as COCO counts.
+    `category_ids` are the ids of the labels in the dataset; without them label 0 is category 1, as COCO counts. A label
+    without an id is an error: no box is lost, which a class-agnostic certificate may rest on.
     """
     ids = None if category_ids is None else list(category_ids)
     return [
