@@ -27,7 +27,7 @@ from objectseeker.datasets.parsing import read_lines
 from objectseeker.detectors.builtin.model import CLASSES
 from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.text import shown
+from objectseeker.text import quote
 from objectseeker.training.masking import DEFAULT_BAND_WIDTHS
 from train_builtin.augmentation import Bank, SampleMasking
 from train_builtin.evaluate import LAYOUT, average_precisions
@@ -280,7 +280,7 @@ def leave_out(packs: Sequence[Pack], arguments: argparse.Namespace, log: Log) ->
     if unknown and arguments.limit is None:
         raise SystemExit(
             f"{file} lists names that no training image has ({len(unknown)} of {len(listed)}), such as "
-            f"{shown(unknown[0])}: write them as the data do, such as {shown(names[0]) if names else 'none'}"
+            f"{quote(unknown[0])}: write them as the data do, such as {quote(names[0]) if names else 'none'}"
         )
     kept = [without(pack, listed) for pack in packs]
     log(f"{len(names) - sum(map(len, kept))} of {len(names)} training images omitted that {file} names")

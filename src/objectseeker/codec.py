@@ -29,7 +29,7 @@ import numpy as np
 
 from objectseeker.core.recipes import Recipe, parse_recipe
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.text import plain, shown
+from objectseeker.text import quote, quote_plain
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def parse_json(content: bytes | str, document: str, *, fix: str = "") -> Any:
         if len(values) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise ObjectSeekerError(f"{document} has the key {shown(twice)} twice: remove one")
+            raise ObjectSeekerError(f"{document} has the key {quote(twice)} twice: remove one")
         return values
 
     def number(text: str) -> float:
@@ -112,18 +112,18 @@ def from_plain(values: Any, kind: type[T], document: str, *, format: int | None 
         version = values.pop("format", None)
         if version != format or isinstance(version, bool):
             raise ObjectSeekerError(
-                f"{document} has format {shown(version)}, this version of objectseeker reads format {format}: "
+                f"{document} has format {quote(version)}, this version of objectseeker reads format {format}: "
                 "write it with this version, or read it with the version that wrote it"
             )
     if (number := _huge_number(values)) is not None:  # older versions of msgspec read one as the float -1
-        raise ObjectSeekerError(f"{document} has the number {shown(number)}: whole numbers must fit 64 bits")
+        raise ObjectSeekerError(f"{document} has the number {quote(number)}: whole numbers must fit 64 bits")
     try:
         made = msgspec.convert(values, kind, dec_hook=_from_string)
     except msgspec.ValidationError as error:
         raise ObjectSeekerError(_describe(error, values, document, fix)) from None
     unknown = _unknown_key(values, to_plain(made))
     if unknown is not None:
-        raise ObjectSeekerError(_sentence(document, f"has an unknown key {shown(unknown)}", fix or "remove it"))
+        raise ObjectSeekerError(_sentence(document, f"has an unknown key {quote(unknown)}", fix or "remove it"))
     return made
 
 
@@ -163,7 +163,7 @@ def _from_string(kind: type[Any], value: Any) -> Any:
 def _finite(text: str, document: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ObjectSeekerError(f"{document} has the number {plain(text)}: numbers must be finite")
+        raise ObjectSeekerError(f"{document} has the number {quote_plain(text)}: numbers must be finite")
     return number + 0.0  # -0.0 + 0.0 is 0.0
 
 
@@ -191,7 +191,7 @@ def _describe(error: msgspec.ValidationError, values: Any, document: str, fix: s
         reason = "must be one of the documented values"
     else:
         reason = f"cannot be used ({reason})"
-    return _sentence(f"{document}: {key}" if key else document, f"{reason}, got {shown(value)}", fix)
+    return _sentence(f"{document}: {key}" if key else document, f"{reason}, got {quote(value)}", fix)
 
 
 def _sentence(subject: str, statement: str, fix: str) -> str:

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 CSV_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
-NEGATIVE = re.compile(r"-(\d+(\.\d+)?(e[+-]?\d+)?)?", re.ASCII)  # a number, or the dash for one that is not there
-# Control codes, ends of lines, lone surrogates, and all that is not seen itself, such as what turns the direction
-# of writing. Two of the last belong into words of Persian and Hindi, and into emoji.
-UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+NEGATIVE = re.compile(r"-(\d+(\.\d+)?(e[+-]?\d+)?)?", re.ASCII)  # a number, or the dash for a missing one
+# Unicode categories of control codes, invisible format characters such as bidirectional marks, lone surrogates and
+# line separators. The two joiners belong into words of Persian and Hindi, and into emoji.
+INVISIBLE_CATEGORIES = ("Cc", "Cf", "Cs", "Zl", "Zp")
 JOINERS = "\u200c\u200d"
+MAX_VALUE_LENGTH, MAX_PATH_LENGTH = 80, 300  # characters
 
 _CREDENTIALS = re.compile(r"://.*@", re.DOTALL)  # up to the last @: a password may hold one, or a slash
 _QUERY = re.compile(r"(://[^?#]*)[?#].*", re.DOTALL)  # where signed addresses have their key
@@ -22,10 +23,9 @@ _PORT = re.compile(r"(://[^/:]*):\d+")
 _DRIVE = re.compile(r"(?<![^:=,])[A-Za-z]:(?=[/\\](?!/))")
 _SEPARATOR = re.compile("([:=,])")  # between the names of a SPEC
 _FOLDER = re.compile(r"[/\\]")
-LONGEST, LONGEST_PATH = 80, 300  # characters
 
 
-def writable(text: str) -> bool:
+def is_utf8(text: str) -> bool:
     """Return whether a string is UTF-8: file names may hold other bytes, and JSON lone surrogates."""
     try:
         text.encode()
@@ -34,33 +34,34 @@ def writable(text: str) -> bool:
     return True
 
 
-def shown(value: object) -> str:
-    """The value as Python writes it, cut if it is long."""
-    return _cut(repr(value))
+def quote(value: object) -> str:
+    """Quote a value as Python writes it; truncate a long one."""
+    return _truncate(repr(value))
 
 
-def plain(text: str) -> str:
-    """The text itself, but for what cannot be printed on one line; cut if it is long."""
-    return _cut(_printable(text))
+def quote_plain(text: str) -> str:
+    """Return a string without quotes, with unprintable characters escaped; truncate a long one."""
+    return _truncate(_escape_unprintable(text))
 
 
-def readable(path: os.PathLike[str] | str) -> str:
-    """A path as it can be printed anywhere."""
-    return _cut(_printable(os.fspath(path)), LONGEST_PATH)
+def display_path(path: os.PathLike[str] | str) -> str:
+    """Return a path that can be printed anywhere, with unprintable characters escaped."""
+    return _truncate(_escape_unprintable(os.fspath(path)), MAX_PATH_LENGTH)
 
 
-def _printable(text: str) -> str:
+def _escape_unprintable(text: str) -> str:
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def _cut(text: str, longest: int = LONGEST) -> str:
-    return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} characters)"
+def _truncate(text: str, length: int = MAX_VALUE_LENGTH) -> str:
+    return text if len(text) <= length else f"{text[:length]}... ({len(text)} characters)"
 
 
 def escape_invisible(content: Any) -> Any:
-    """Escape what cannot be seen, in all strings of a JSON document, as Python does: \\\\u202e."""
+    """Escape invisible characters in all strings of a JSON document, as Python does: \\\\u202e."""
     if isinstance(content, str):
-        return content if content.isascii() and content.isprintable() else "".join(map(_seen, content))
+        is_plain = content.isascii() and content.isprintable()
+        return content if is_plain else "".join(map(_escape_if_invisible, content))
     if isinstance(content, dict):
         return {escape_invisible(key): escape_invisible(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -68,26 +69,24 @@ def escape_invisible(content: Any) -> Any:
     return content
 
 
-def _seen(letter: str) -> str:
-    if unicodedata.category(letter) not in UNSEEN or letter in JOINERS:
+def _escape_if_invisible(letter: str) -> str:
+    if unicodedata.category(letter) not in INVISIBLE_CATEGORIES or letter in JOINERS:
         return letter
     return letter.encode("unicode_escape").decode()
 
 
 def redact_path(text: str) -> str:
-    """A SPEC, an address or a path as a stranger may see it.
+    """Return a SPEC, an address or a path without user names, passwords, keys and the folders above.
 
-    Where it holds an address, an absolute path or one that leads out of its folder, only last names are left, and the
-    hosts of addresses; user names, passwords and keys are gone.
+    Of an address, an absolute path or one that leads out of its folder, only the last name remains, and the host.
     """
-    for pattern, left in ((_CREDENTIALS, "://"), (_QUERY, r"\1"), (_PORT, r"\1"), (_DRIVE, "")):
-        text = pattern.sub(left, text)
+    for pattern, kept in ((_CREDENTIALS, "://"), (_QUERY, r"\1"), (_PORT, r"\1"), (_DRIVE, "")):
+        text = pattern.sub(kept, text)
     pieces = _SEPARATOR.split(text)
-    return "".join(map(_last_name, pieces)) if any(map(_tells, pieces)) else text
+    return "".join(map(_last_name, pieces)) if any(map(_reveals_folders, pieces)) else text
 
 
-def _tells(piece: str) -> bool:
-    """Return whether a path names more than the last folder."""
+def _reveals_folders(piece: str) -> bool:
     return piece.startswith(("/", "\\", "~")) or ".." in _FOLDER.split(piece)
 
 
@@ -99,19 +98,18 @@ def _last_name(piece: str) -> str:
 
 
 def redact_ids(ids: Iterable[str]) -> list[str]:
-    """Ids of images, which in a list are paths or addresses; those that become alike are numbered."""
-    shown, seen = [], Counter[str]()
-    for one in ids:
-        text = redact_path(one)
-        seen[text] += 1
-        shown.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
-    return shown
+    """Redact image ids, which may be paths or addresses; number those that become equal."""
+    redacted, counts = [], Counter[str]()
+    for text in map(redact_path, ids):
+        counts[text] += 1
+        redacted.append(text if counts[text] == 1 else f"{text} ({counts[text]})")
+    return redacted
 
 
 def escape_csv_cell(cell: str) -> str:
     """Escape a cell against CSV injection: prefix an apostrophe if a spreadsheet would evaluate it."""
-    computed = cell.startswith(CSV_FORMULA_PREFIXES) and not NEGATIVE.fullmatch(cell)
-    return f"'{cell}" if computed else cell
+    is_formula = cell.startswith(CSV_FORMULA_PREFIXES) and not NEGATIVE.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
 
 
 def suggest_name(wrong: str, known: Iterable[str]) -> str | None:
@@ -119,4 +117,4 @@ def suggest_name(wrong: str, known: Iterable[str]) -> str | None:
     import difflib  # slow to import, and rarely needed
 
     near = difflib.get_close_matches(wrong, list(known), 1)
-    return f"did you mean {plain(near[0])}?" if near else None
+    return f"did you mean {quote_plain(near[0])}?" if near else None

@@ -14,7 +14,7 @@ from objectseeker.datasets.parsing import SkipLog
 from objectseeker.datasets.sequences import as_sequences
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import is_url
-from objectseeker.text import shown, writable
+from objectseeker.text import is_utf8, quote
 
 __all__ = ["ClassMatch", "Dataset", "DatasetImage", "match_classes", "open_dataset"]
 
@@ -61,8 +61,8 @@ def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths:
     """
     text = str(spec)
     kind, _, path_spec = text.partition(":")
-    if not writable(text):  # a run could not record where it came from
-        raise ObjectSeekerError(f"the dataset's path {shown(text)} is not UTF-8. Rename its folder.")
+    if not is_utf8(text):  # a run could not record where it came from
+        raise ObjectSeekerError(f"the dataset's path {quote(text)} is not UTF-8. Rename its folder.")
     skip_log = SkipLog(strict=strict, allow_outside_paths=allow_outside_paths)
     try:
         if path_spec and kind == FRAMES:

@@ -24,7 +24,7 @@ from objectseeker.datasets.sequences import (
 )
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
-from objectseeker.text import shown, writable
+from objectseeker.text import is_utf8, quote
 
 FILE = "boxes.json"
 FORM = f"boxes:DIR, a folder with {FILE} and frames/ or a folder of such folders"
@@ -48,8 +48,8 @@ def _records(name: str, file: Path, skip_log: SkipLog) -> list[ImageRecord]:
     records = []
     for number, frame in enumerate(content["frames"]):
         source = f"{file}, frames[{number}]"
-        if not isinstance(frame, str) or not frame or not writable(frame):
-            raise ObjectSeekerError(f"{source} must be the name of a file, got {shown(frame)}")
+        if not isinstance(frame, str) or not frame or not is_utf8(frame):
+            raise ObjectSeekerError(f"{source} must be the name of a file, got {quote(frame)}")
         path = skip_log.resolve_inside(folder, frame, source)
         index = FrameIndex(name, number, fps)
         records.append(ImageRecord(f"{name}/{Path(frame).stem}", path, image_size(path), [], index))
@@ -72,9 +72,9 @@ def _box(row: object, source: str) -> tuple[int, Annotation]:
             and not isinstance(track, bool)
             and (track is None or 0 <= track <= MAX_TRACK)
             and name
-            and writable(name)
+            and is_utf8(name)
         ):
             x1, y1, x2, y2 = (float(str(value)) for value in corners)  # one beyond any float is then infinite
             return frame, Annotation(name, (x1, y1, x2, y2), source, track=NO_TRACK if track is None else track)
-    message = f"{source} must be [frame, track, class, x1, y1, x2, y2], got {shown(row)}"
+    message = f"{source} must be [frame, track, class, x1, y1, x2, y2], got {quote(row)}"
     raise InvalidAnnotationError(UNREADABLE, source, message)

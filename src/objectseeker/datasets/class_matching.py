@@ -16,7 +16,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.text import plain, shown
+from objectseeker.text import quote, quote_plain
 
 MAX_LISTED = 20  # unmatched classes in a warning; the suggestion for each takes a comparison with all others
 ALIASES = (
@@ -55,8 +55,8 @@ class ClassMatch:
         if not self.unmatched_detector:
             return (lost,)
         near = _suggestions(self.unmatched_detector, self.unmatched_dataset)
-        told = [f"{plain(name)} (nearest is {plain(other)})" for name, other in near.items()]
-        told += [plain(name) for name in self.unmatched_detector if name not in near]
+        told = [f"{quote_plain(name)} (nearest is {quote_plain(other)})" for name, other in near.items()]
+        told += [quote_plain(name) for name in self.unmatched_detector if name not in near]
         return (
             lost,
             f"detector classes that match none of the dataset: {_truncated_list(told)}; a class map can pair them",
@@ -127,8 +127,8 @@ def _require(name: str, names: Sequence[str], whose: str) -> None:
     if name in names:
         return
     near = _nearest(name, names)
-    hint = f"the nearest is {shown(near)}" if near is not None else f"it has {_truncated_list(names)}"
-    raise ObjectSeekerError(f"the class map names {shown(name)}, which the {whose} does not have; {hint}")
+    hint = f"the nearest is {quote(near)}" if near is not None else f"it has {_truncated_list(names)}"
+    raise ObjectSeekerError(f"the class map names {quote(name)}, which the {whose} does not have; {hint}")
 
 
 def _suggestions(spare: Sequence[str], unknown: Sequence[str]) -> dict[str, str]:
@@ -155,5 +155,5 @@ def _meaning(name: str) -> str:
 
 
 def _truncated_list(names: Sequence[str], most: int = 5) -> str:
-    listed = ", ".join(plain(name) for name in names[:most])
+    listed = ", ".join(quote_plain(name) for name in names[:most])
     return listed + (f" and {len(names) - most} more" if len(names) > most else "") if names else "none"

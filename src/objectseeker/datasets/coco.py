@@ -15,7 +15,7 @@ from objectseeker.datasets.parsing import SkipLog, read_json, require_folder
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.files.remote import Url, is_url
-from objectseeker.text import plain, shown, writable
+from objectseeker.text import is_utf8, quote, quote_plain
 
 FORM = "coco:ANNOTATIONS.json:IMAGES, or coco:ROOT or coco:ROOT:SPLIT with annotations/instances_SPLIT.json in ROOT"
 ANNOTATIONS, PREFIX = "annotations", "instances_"  # of COCO's own folder of annotation files, and of their names
@@ -41,7 +41,7 @@ def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     for _, item, source in _items(content, "annotations", file):
         key = _id(item, "image_id", source)
         if key not in records:
-            raise ObjectSeekerError(f"{source} is for image {plain(key)}, which the file does not list")
+            raise ObjectSeekerError(f"{source} is for image {quote_plain(key)}, which the file does not list")
         records[key].boxes.append(_box(item, names, source))
     return build_dataset(f"coco:{file}:{images}", tuple(names.values()), records.values(), skip_log)
 
@@ -97,13 +97,13 @@ def _items(content: JsonObject, key: str, file: Path) -> Iterator[tuple[str, Jso
     for position, item in enumerate(items):
         source = f"{file}, {key}[{position}]"
         if not isinstance(item, dict):
-            raise ObjectSeekerError(f"{source} must be an object with keys, got {shown(item)}")
+            raise ObjectSeekerError(f"{source} must be an object with keys, got {quote(item)}")
         # Evaluation never uses an annotation's id, and some tools omit it.
         item_id = source if key == "annotations" and "id" not in item else _id(item, "id", source)
         if item_id in seen:
-            raise ObjectSeekerError(f"{source} has the id {plain(item_id)} of an earlier one. Give each its own.")
+            raise ObjectSeekerError(f"{source} has the id {quote_plain(item_id)} of an earlier one. Give each its own.")
         seen.add(item_id)
-        yield item_id, item, source if item_id is source else f"{source} (id {plain(item_id)})"
+        yield item_id, item, source if item_id is source else f"{source} (id {quote_plain(item_id)})"
 
 
 def _record(key: str, item: JsonObject, path: Path | Url, source: str) -> ImageRecord:
@@ -111,7 +111,7 @@ def _record(key: str, item: JsonObject, path: Path | Url, source: str) -> ImageR
         return ImageRecord(key, path, image_size(path), [])
     size = item["width"], item["height"]
     if not all(type(side) is int and 0 < side <= LARGEST_COORDINATE for side in size):
-        stated = f"{shown(size[0])} x {shown(size[1])}"
+        stated = f"{quote(size[0])} x {quote(size[1])}"
         raise ObjectSeekerError(f"{source} must have a width and height in whole pixels, got {stated}")
     return ImageRecord(key, path, size, [])
 
@@ -119,11 +119,11 @@ def _record(key: str, item: JsonObject, path: Path | Url, source: str) -> ImageR
 def _box(item: JsonObject, names: dict[str, str], source: str) -> Annotation:
     category = _id(item, "category_id", source)
     if category not in names:
-        raise ObjectSeekerError(f"{source} is of category {plain(category)}, which the file does not list")
+        raise ObjectSeekerError(f"{source} is of category {quote_plain(category)}, which the file does not list")
     x, y, width, height = _bbox(item, source)
     crowd = item.get("iscrowd", 0)
     if crowd not in (0, 1):
-        raise ObjectSeekerError(f"{source} has iscrowd {shown(crowd)}; it must be 0 or 1")
+        raise ObjectSeekerError(f"{source} has iscrowd {quote(crowd)}; it must be 0 or 1")
     return Annotation(names[category], (x, y, x + width, y + height), source, crowd=bool(crowd))
 
 
@@ -134,18 +134,18 @@ def _bbox(item: JsonObject, source: str) -> list[float]:
             return [float(value) for value in bbox]
     except OverflowError:  # an integer beyond any float
         pass
-    raise ObjectSeekerError(f"{source} must have a bbox of four numbers, got {shown(bbox)}")
+    raise ObjectSeekerError(f"{source} must have a bbox of four numbers, got {quote(bbox)}")
 
 
 def _id(item: JsonObject, key: str, source: str) -> str:
     value = item.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | str) or not writable(str(value)):
-        raise ObjectSeekerError(f"{source} must have {key!r} as a whole number or text, got {shown(value)}")
+    if isinstance(value, bool) or not isinstance(value, int | str) or not is_utf8(str(value)):
+        raise ObjectSeekerError(f"{source} must have {key!r} as a whole number or text, got {quote(value)}")
     return str(value)
 
 
 def _text(item: JsonObject, key: str, source: str) -> str:
     value = item.get(key)
-    if not isinstance(value, str) or not value or not writable(value):
-        raise ObjectSeekerError(f"{source} must have {key!r} as text, got {shown(value)}")
+    if not isinstance(value, str) or not value or not is_utf8(value):
+        raise ObjectSeekerError(f"{source} must have {key!r} as text, got {quote(value)}")
     return value

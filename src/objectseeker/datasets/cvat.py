@@ -32,7 +32,7 @@ from objectseeker.datasets.sequences import (
 )
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
-from objectseeker.text import writable
+from objectseeker.text import is_utf8
 
 FORM = "cvat:ANNOTATIONS.xml:IMAGES"
 FRAME_NAME = re.compile(r"(?:.*/)?frame_([0-9]{1,9})")
@@ -89,7 +89,7 @@ def _boxes(root: Element, file: Path, skip_log: SkipLog) -> Iterator[tuple[int, 
                     message = f"{source} has a {shape.tag[:40]} where a box is needed"
                     raise InvalidAnnotationError(NOT_A_BOX, source, message)
                 frame, name = parse_digits(shape.get("frame") or "?"), track.get("label") or ""
-                if frame is None or not name or not writable(name) or any(shape.get(key) is None for key in CORNERS):
+                if frame is None or not name or not is_utf8(name) or any(shape.get(key) is None for key in CORNERS):
                     message = f"{source} lacks a label, a frame number or a corner"
                     raise InvalidAnnotationError(UNREADABLE, source, message)
                 x1, y1, x2, y2 = (_corner(shape.get(key) or "", key, source) for key in CORNERS)

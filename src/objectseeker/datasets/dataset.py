@@ -20,7 +20,7 @@ from objectseeker.datasets.parsing import IMPOSSIBLE, NO_AREA, OUTSIDE, InvalidA
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image, require_size
 from objectseeker.files.remote import Url
-from objectseeker.text import readable, shown
+from objectseeker.text import display_path, quote
 
 _T = TypeVar("_T")
 
@@ -231,7 +231,7 @@ def _valid_boxes(record: ImageRecord, skip_log: SkipLog) -> list[Annotation]:
 def _check_box(box: Annotation, size: tuple[int, int] | None) -> None:
     x1, y1, x2, y2 = box.xyxy
     if not all(math.isfinite(value) and abs(value) <= LARGEST_COORDINATE for value in box.xyxy):
-        message = f"{box.source} has a box with an impossible coordinate: {shown(list(box.xyxy))}"
+        message = f"{box.source} has a box with an impossible coordinate: {quote(list(box.xyxy))}"
         raise InvalidAnnotationError(IMPOSSIBLE, box.source, message)
     if not (x1 < x2 and y1 < y2):
         message = f"{box.source} has a box of {x2 - x1:g} x {y2 - y1:g} pixels; both sides must be above 0"
@@ -253,7 +253,7 @@ def _file_size(record: ImageRecord) -> int | None:
             return record.path.stat().st_size
     except (OSError, ValueError):  # a name the file system cannot hold
         pass
-    raise ObjectSeekerError(f"image {shown(record.id)} has no file at {readable(record.path)}")
+    raise ObjectSeekerError(f"image {quote(record.id)} has no file at {display_path(record.path)}")
 
 
 def _overhang_warnings(records: Iterable[ImageRecord]) -> list[str]:
@@ -282,7 +282,7 @@ def _reject_duplicates(values: Sequence[str], opening: str) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:
-            raise ObjectSeekerError(f"{opening} {shown(value)} twice. Rename or remove one.")
+            raise ObjectSeekerError(f"{opening} {quote(value)} twice. Rename or remove one.")
         seen.add(value)
 
 

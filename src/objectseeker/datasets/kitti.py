@@ -12,7 +12,7 @@ from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, buil
 from objectseeker.datasets.parsing import SkipLog, images_by_stem, parse_number, read_lines, require_folder
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
-from objectseeker.text import shown, writable
+from objectseeker.text import is_utf8, quote
 
 NAMES = ("car", "pedestrian", "cyclist")
 MERGED = {  # type in lower case -> class
@@ -37,7 +37,7 @@ def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     labels = require_folder(root / "label_2", f"{spec!r}: {root} has no folder label_2 with the annotation")
     images = images_by_stem(folder, skip_log)
     for file in sorted(labels.glob("*.txt")):
-        if writable(file.stem) and file.stem not in images:
+        if is_utf8(file.stem) and file.stem not in images:
             raise ObjectSeekerError(f"{file} has no image {file.stem!r} in {folder}")
     records, skipped = [], 0
     for stem, path in images.items():
@@ -66,4 +66,4 @@ def _line_boxes(columns: list[str], source: str) -> list[Annotation]:
         return [Annotation(name, (x1, y1, x2, y2), source, crowd=True) for name in NAMES]
     if kind in MERGED or kind == SKIPPED:
         return [Annotation(MERGED.get(kind, SKIPPED), (x1, y1, x2, y2), source)]
-    raise ObjectSeekerError(f"{source} has the unknown type {shown(columns[0])}. Use one of {', '.join(MERGED)}.")
+    raise ObjectSeekerError(f"{source} has the unknown type {quote(columns[0])}. Use one of {', '.join(MERGED)}.")

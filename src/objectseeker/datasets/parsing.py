@@ -21,7 +21,7 @@ import yaml
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import expand_image_paths
 from objectseeker.files.remote import Url
-from objectseeker.text import readable, shown, writable
+from objectseeker.text import display_path, is_utf8, quote
 
 MAX_YAML_LENGTH = 1_000_000  # characters; the names of all 21,841 ImageNet classes take half of them
 MAX_YAML_EVENTS = 100_000  # keys, values, beginnings and ends: about five seconds of parsing
@@ -85,9 +85,9 @@ class SkipLog:
 
     def check_storable(self, path: Path | Url) -> bool:
         """Return whether the path is UTF-8; skip and count it otherwise, since no run could store it."""
-        if writable(str(path)):
+        if is_utf8(str(path)):
             return True
-        name = readable(path)
+        name = display_path(path)
         self.record_skip(BAD_NAME, name, f"the name of {name} is not UTF-8. Rename the file.")
         return False
 
@@ -102,7 +102,7 @@ class SkipLog:
         elif (path := path_below(folder, folder / name)) is not None:
             return path
         raise ObjectSeekerError(
-            f"{source} names {shown(name)}, which is outside {folder}. Move the file there, or allow outside paths."
+            f"{source} names {quote(name)}, which is outside {folder}. Move the file there, or allow outside paths."
         )
 
     @property
@@ -144,7 +144,7 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ObjectSeekerError(f"cannot read {readable(path)}: {reason}") from None
+        raise ObjectSeekerError(f"cannot read {display_path(path)}: {reason}") from None
 
 
 def read_text(path: Path) -> str:
@@ -167,7 +167,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ObjectSeekerError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
-        raise ObjectSeekerError(f"{path} must hold a JSON object, got {shown(content)}")
+        raise ObjectSeekerError(f"{path} must hold a JSON object, got {quote(content)}")
     return content
 
 
@@ -190,7 +190,7 @@ def read_yaml(path: Path) -> dict[str, YamlValue]:
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # an unprintable character, a code beyond Unicode
         raise ObjectSeekerError(f"{path} cannot be read as YAML: {getattr(error, 'reason', error)}") from None
     if not isinstance(content, dict):
-        raise ObjectSeekerError(f"{path} must hold keys and values, as in 'names: [car, person]', got {shown(content)}")
+        raise ObjectSeekerError(f"{path} must hold keys and values, as in 'names: [car, person]', got {quote(content)}")
     return content
 
 
@@ -235,7 +235,7 @@ def _yaml_value(event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> 
         if not isinstance(key, str):
             raise _yaml_error("a key must be text or a number", event)
         if key in mapping:
-            raise _yaml_error(f"the key {shown(key)} occurs twice; remove one", event)
+            raise _yaml_error(f"the key {quote(key)} occurs twice; remove one", event)
         mapping[key] = _yaml_value(next(events), events, depth + 1)
     return mapping
 
@@ -272,14 +272,14 @@ def read_xml(path: Path, root_tag: str, kind: str) -> Element:
     root = builder.close()
     if root.tag != root_tag:
         raise ObjectSeekerError(
-            f"{path} has the root element {shown(root.tag)}, but {kind} files have {root_tag!r}. Correct or remove it."
+            f"{path} has the root element {quote(root.tag)}, but {kind} files have {root_tag!r}. Correct or remove it."
         )
     return root
 
 
 def parse_number(text: str, name: str, source: str) -> float:
     """Return the finite number in `text`; `source` and `name` are its place, for the message."""
-    message = f"{source} has {shown(text)} where {name} should be a number"
+    message = f"{source} has {quote(text)} where {name} should be a number"
     try:
         value = float(text.replace("_", "?"))  # Python would read 1_0 as 10
     except ValueError:

@@ -18,7 +18,7 @@ from objectseeker.datasets.parsing import SkipLog, SkipReason, parse_digits, rea
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import looks_like_image
 from objectseeker.files.remote import Url
-from objectseeker.text import plain
+from objectseeker.text import quote_plain
 
 MOT_IMAGES = "img1"  # the folder of a MOTChallenge sequence that holds its images
 MAX_TRACK = 2**53  # any file format stores integers up to this exactly
@@ -106,7 +106,7 @@ def numbering_warnings(sequences: Iterable[Sequence[ImageRecord]]) -> list[str]:
         return []
     return [
         f"sequences whose frames video: of their folder numbers differently: {len(different)}, the first with "
-        f"{plain(different[0].id)}; with rolling masks, certificates over time do not cover that video"
+        f"{quote_plain(different[0].id)}; with rolling masks, certificates over time do not cover that video"
     ]
 
 

@@ -23,7 +23,7 @@ from objectseeker.datasets.parsing import SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import looks_like_image, no_image_in, walk_images
 from objectseeker.files.remote import Url, is_folder, is_url, open_url, walk_url
-from objectseeker.text import shown
+from objectseeker.text import quote
 
 LIST_FORM = "list:FILE.txt or list:FILE.parquet"
 
@@ -104,7 +104,7 @@ def _cell(value: object, name: str, file: str, row: int, types: tuple[type, ...]
     """Return a cell as text; null, nested values and bytes name no file."""
     if isinstance(value, types) and not isinstance(value, bool) and value != "":
         return str(value)
-    raise ObjectSeekerError(f"{file} row {row} has the {name} {shown(value)}; it must be text")
+    raise ObjectSeekerError(f"{file} row {row} has the {name} {quote(value)}; it must be text")
 
 
 def _open_list(file: str) -> AbstractContextManager[BinaryIO]:
@@ -134,7 +134,7 @@ def _reject_duplicates(file: str, rows: Callable[[str], Iterator[tuple[str, str]
     seen: set[str] = set()
     for image_id, _ in rows(file):
         if image_id in seen:
-            raise ObjectSeekerError(f"{file} lists the image {shown(image_id)} twice. Remove one.")
+            raise ObjectSeekerError(f"{file} lists the image {quote(image_id)} twice. Remove one.")
         if _hash(image_id) in repeated:
             seen.add(image_id)
 

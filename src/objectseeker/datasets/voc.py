@@ -26,7 +26,7 @@ from objectseeker.datasets.parsing import (
 )
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
-from objectseeker.text import shown, writable
+from objectseeker.text import is_utf8, quote
 
 FORM = "voc:VOCDIR:SPLIT, or voc:DIR for a folder without splits"
 XML_FOLDERS, IMAGE_FOLDERS = ("Annotations", "annotations"), ("JPEGImages", "images")
@@ -69,7 +69,7 @@ def _flat(spec: str, root: Path, skip_log: SkipLog) -> Iterator[ImageRecord]:
     files = {
         file.relative_to(annotations).with_suffix("").as_posix(): file
         for file in sorted(annotations.rglob("*.xml"))
-        if writable(str(file))
+        if is_utf8(str(file))
     }
     if not files:
         raise ObjectSeekerError(f"{spec!r}: there is no XML file in {annotations}. Give {FORM}.")
@@ -112,7 +112,7 @@ def _records(year: Path, split: str, skip_log: SkipLog) -> Iterator[ImageRecord]
         source = f"{listing} line {line}"
         image_id, *more = text.split()
         if more:
-            raise ObjectSeekerError(f"{source} is {shown(text)}, not one image name; class lists are not splits")
+            raise ObjectSeekerError(f"{source} is {quote(text)}, not one image name; class lists are not splits")
         path = Path(skip_log.resolve_inside(folder, f"{image_id}.jpg", source))
         if not path_exists(path):
             others = images_by_stem(folder, skip_log) if others is None else others
@@ -142,7 +142,7 @@ def _box(element: Element, source: str) -> Annotation:
     )
     difficult = (element.findtext("difficult") or "0").strip()
     if difficult not in ("0", "1"):
-        raise ObjectSeekerError(f"{source} has <difficult> {shown(difficult)}; it must be 0 or 1")
+        raise ObjectSeekerError(f"{source} has <difficult> {quote(difficult)}; it must be 0 or 1")
     return Annotation(
         _text(element, "name", source), (left - 1, top - 1, right, bottom), source, ignore=difficult == "1"
     )

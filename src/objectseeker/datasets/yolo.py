@@ -30,7 +30,7 @@ from objectseeker.datasets.parsing import (
 )
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size, looks_like_image
-from objectseeker.text import plain, shown, writable
+from objectseeker.text import is_utf8, quote, quote_plain
 
 FORM = "yolo:DIR, yolo:DATA.yaml, or either with :SPLIT"
 NAMES_FORMS = "Write names: [a, b], or one line such as '0: a' per class."
@@ -119,11 +119,11 @@ def names_of_yaml(file: Path) -> tuple[str, ...]:
         case text if text in YAML_NULLS:
             values = []
         case text:
-            raise ObjectSeekerError(f"{file} has names: {shown(text)}. {NAMES_FORMS}")
+            raise ObjectSeekerError(f"{file} has names: {quote(text)}. {NAMES_FORMS}")
     names = _check_names(values, file)
     count = content.get("nc")
     if count is not None and (not isinstance(count, str) or parse_digits(count or "?") != len(names)):
-        raise ObjectSeekerError(f"{file} has nc: {shown(count)} but {len(names)} names. Correct one of them.")
+        raise ObjectSeekerError(f"{file} has nc: {quote(count)} but {len(names)} names. Correct one of them.")
     return names
 
 
@@ -133,7 +133,7 @@ def _in_order(numbered: dict[str, YamlValue], file: Path) -> list[YamlValue]:
     if set(by_number) != set(range(len(numbered))):
         keys = ", ".join(list(numbered)[:5])
         raise ObjectSeekerError(
-            f"{file} numbers its names {plain(keys)}. Number them from 0 to {len(numbered) - 1}, each once."
+            f"{file} numbers its names {quote_plain(keys)}. Number them from 0 to {len(numbered) - 1}, each once."
         )
     return [by_number[number] for number in range(len(numbered))]
 
@@ -151,8 +151,8 @@ def _names_of_lines(file: Path) -> tuple[str, ...]:
 def _check_names(values: list[YamlValue] | list[str], file: Path) -> tuple[str, ...]:
     names: list[str] = []
     for number, value in enumerate(values):
-        if not isinstance(value, str) or "\n" in value or not writable(value):
-            raise ObjectSeekerError(f"{file} has {shown(value)} as the name of class {number}. {NAMES_FORMS}")
+        if not isinstance(value, str) or "\n" in value or not is_utf8(value):
+            raise ObjectSeekerError(f"{file} has {quote(value)} as the name of class {number}. {NAMES_FORMS}")
         if not value:
             raise ObjectSeekerError(f"{file} has an empty name for class {number}. {NAMES_FORMS}")
         names.append(value)
@@ -196,7 +196,7 @@ def _joined(parts: list[tuple[str, list[LabeledImage]]]) -> list[LabeledImage]:
 
 def _images_of_folder(images: Path, labels: Path, skip_log: SkipLog) -> list[LabeledImage]:
     paths = images_by_stem(images, skip_log)
-    for file in filter(lambda file: writable(str(file)), sorted(labels.rglob("*.txt"))):
+    for file in filter(lambda file: is_utf8(str(file)), sorted(labels.rglob("*.txt"))):
         if file.name != CLASSES_FILE and file.relative_to(labels).with_suffix("").as_posix() not in paths:
             message = f"{file} has no image of the same name in {images}"
             if images != labels:  # next to images there are other text files: lists of images, a readme
@@ -218,7 +218,7 @@ def _images_of_yaml(spec: str, file: Path, split: str, skip_log: SkipLog) -> lis
     for split_key, value in ((key, value) for key in keys for value in paths[key]):
         path = _resolve(value, base, file, skip_log)
         if path is None:
-            source = f"{file}, {split_key}: {plain(value)}"
+            source = f"{file}, {split_key}: {quote_plain(value)}"
             message = f"{source} is neither a folder nor a list of images. Correct it."
             if split:
                 raise ObjectSeekerError(message)
@@ -244,7 +244,7 @@ def _paths(value: YamlValue | None, key: str, file: Path) -> list[str]:
             return [] if value in YAML_NULLS else [value]
         case list() if all(isinstance(item, str) and item for item in value):
             return [str(item) for item in value]
-    raise ObjectSeekerError(f"{file} has {key}: {shown(value)}. {PATHS_FORMS}")
+    raise ObjectSeekerError(f"{file} has {key}: {quote(value)}. {PATHS_FORMS}")
 
 
 def _resolve(value: str, base: Path, file: Path, skip_log: SkipLog) -> Path | None:
@@ -261,7 +261,7 @@ def _resolve(value: str, base: Path, file: Path, skip_log: SkipLog) -> Path | No
     if skip_log.allow_outside_paths:
         return existing[0]
     raise ObjectSeekerError(
-        f"{file} names {shown(value)}, which is outside {file.parent}. Move the file next to its images, or allow "
+        f"{file} names {quote(value)}, which is outside {file.parent}. Move the file next to its images, or allow "
         "outside paths."
     )
 
@@ -307,7 +307,7 @@ def _box(
         raise ObjectSeekerError(message)
     label = parse_digits(columns[0])
     if label is None or label >= len(names):
-        raise ObjectSeekerError(f"{source} has the class {shown(columns[0])}; it must be one of 0 to {len(names) - 1}")
+        raise ObjectSeekerError(f"{source} has the class {quote(columns[0])}; it must be one of 0 to {len(names) - 1}")
     xyxy = _polygon_bounds(columns[1:], source) if is_polygon else _corners(columns[1:], source)
     if is_polygon:
         skip_log.record_skip(POLYGON, source, message)
@@ -329,7 +329,7 @@ def _polygon_bounds(columns: list[str], source: str) -> Xyxy:
 def _fraction(text: str, name: str, source: str) -> float:
     value = parse_number(text, name, source)
     if not 0 <= value <= 1 + ROUNDING:
-        message = f"{source} has {plain(text)}; center and size are fractions of the image, 0 to 1"
+        message = f"{source} has {quote_plain(text)}; center and size are fractions of the image, 0 to 1"
         if name in ("w", "h") and -1 <= value < 0:
             raise InvalidAnnotationError(NO_AREA, source, message)
         raise ObjectSeekerError(message)

@@ -36,7 +36,7 @@ from objectseeker.gate.release import ATTACK_NAME, ReleaseFiles, judge_release, 
 from objectseeker.gate.verdict_text import verdict_markdown
 from objectseeker.metrics.tally import Tally
 from objectseeker.runs.run import Run, open_run
-from objectseeker.text import plain, readable
+from objectseeker.text import display_path, quote_plain
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -163,27 +163,31 @@ def extract_bundle(file: Path, folder: Path) -> list[str]:
         with zipfile.ZipFile(file) as archive:
             return _extract(archive, file, folder)
     except OSError as error:
-        raise ObjectSeekerError(f"cannot read {readable(file)}: {error.strerror or error}") from None
+        raise ObjectSeekerError(f"cannot read {display_path(file)}: {error.strerror or error}") from None
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, ObjectSeekerError):
             raise
-        raise ObjectSeekerError(f"{readable(file)} is not an audit bundle, or is damaged: {error}") from None
+        raise ObjectSeekerError(f"{display_path(file)} is not an audit bundle, or is damaged: {error}") from None
 
 
 def _extract(archive: zipfile.ZipFile, file: Path, folder: Path) -> list[str]:
     entries = archive.infolist()
     names = [entry.filename for entry in entries]
     if MANIFEST not in names:
-        raise ObjectSeekerError(f"{readable(file)} is not an audit bundle: it has no {MANIFEST}; gate writes one")
+        raise ObjectSeekerError(f"{display_path(file)} is not an audit bundle: it has no {MANIFEST}; gate writes one")
     for entry in entries:
         if MEMBER_NAMES.fullmatch(entry.filename) is None:
-            raise ObjectSeekerError(f"{readable(file)} has a member {plain(entry.filename)}: no audit bundle has that")
+            raise ObjectSeekerError(
+                f"{display_path(file)} has a member {quote_plain(entry.filename)}: no audit bundle has that"
+            )
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise ObjectSeekerError(
-                f"{readable(file)} has {entry.filename} compressed: gate stores members uncompressed"
+                f"{display_path(file)} has {entry.filename} compressed: gate stores members uncompressed"
             )
     if len(set(names)) < len(names) or sum(entry.file_size for entry in entries) > file.stat().st_size:
-        raise ObjectSeekerError(f"{readable(file)} has members twice or on top of each other: gate writes each once")
+        raise ObjectSeekerError(
+            f"{display_path(file)} has members twice or on top of each other: gate writes each once"
+        )
     stated = _read_manifest(archive.read(MANIFEST), file)
     differences = [f"{name} is missing" for name in sorted(stated.keys() - set(names))]
     differences += [f"{name} is not in the manifest" for name in sorted(set(names) - stated.keys() - {MANIFEST})]
@@ -214,7 +218,7 @@ class _Manifest:
 
 
 def _read_manifest(content: bytes, file: Path) -> dict[str, str]:
-    return codec.read_json(content, _Manifest, f"{MANIFEST} of {readable(file)}", format=FORMAT).members
+    return codec.read_json(content, _Manifest, f"{MANIFEST} of {display_path(file)}", format=FORMAT).members
 
 
 def _read_release(folder: Path, names: list[str]) -> ReleaseFiles:

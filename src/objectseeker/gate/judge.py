@@ -24,7 +24,7 @@ from objectseeker.metrics.metric import Metric, difference_interval
 from objectseeker.metrics.policy import Policy, Requirement, Unit, format_value
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, label_of, slice_selectors
 from objectseeker.metrics.tally import Tally
-from objectseeker.text import plain
+from objectseeker.text import quote_plain
 
 Outcome = Literal["pass", "fail", "undecided"]
 Verdict = Literal["pass", "fail", "undecided", "refuted"]
@@ -478,7 +478,8 @@ def _common_images(measurements: Tally, baseline: Tally) -> tuple[Ints, Ints]:
     both = [(n, index[key]) for n, key in enumerate(measurements.ids) if key in index]
     if not both:
         raise ObjectSeekerError(
-            f"the baseline has none of the run's images, such as {plain(measurements.ids[0])}: observe the same dataset"
+            f"the baseline has none of the run's images, such as {quote_plain(measurements.ids[0])}: observe the same "
+            "dataset"
         )
     in_run, in_baseline = (np.array(column, np.int64) for column in zip(*both, strict=True))
     first, second = measurements.of_images(in_run), baseline.of_images(in_baseline)
@@ -516,7 +517,6 @@ def _refuted(release: Release) -> list[str]:
             n = objects.get(_row_key(row))
             proven = n is not None and bool(certified[n])
             if row["guarantee_broken"] or (proven and row["defended_survived"] is False):
-                refuted.append(
-                    f"{attack.name}: {plain(str(row['class']))} {row['object']} of {plain(str(row['image']))}"
-                )
+                class_name, image = quote_plain(str(row["class"])), quote_plain(str(row["image"]))
+                refuted.append(f"{attack.name}: {class_name} {row['object']} of {image}")
     return refuted

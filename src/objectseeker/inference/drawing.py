@@ -16,7 +16,7 @@ import PIL.ImageFont
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, intersection
 from objectseeker.core.masks import Image, as_image
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.text import plain
+from objectseeker.text import quote_plain
 
 Color = tuple[int, int, int]
 Font = PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont
@@ -153,7 +153,7 @@ def captions(detections: Detections, names: Sequence[str]) -> list[str]:
 
 
 def _name(label: int, names: Sequence[str]) -> str:
-    return plain(names[label]) if 0 <= label < len(names) else str(label)
+    return quote_plain(names[label]) if 0 <= label < len(names) else str(label)
 
 
 def truth_layers(truth: Detections) -> list[Layer]:

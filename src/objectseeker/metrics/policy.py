@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel, parse_area
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
-from objectseeker.text import shown, suggest_name
+from objectseeker.text import quote, suggest_name
 
 FORMAT = 1
 CONFIDENCE = 0.95
@@ -182,7 +182,7 @@ def parse_policy(text: str, source: str = "the policy") -> Policy:
 def _policy(content: Mapping[str, Any]) -> Policy:
     _require_known(content, ("format", "confidence", "bootstrap_samples", "seed", "require"), "the policy")
     if content.get("format") != FORMAT:
-        raise ObjectSeekerError(f"format must be {FORMAT}, got {shown(content.get('format'))}")
+        raise ObjectSeekerError(f"format must be {FORMAT}, got {quote(content.get('format'))}")
     confidence = require_number(content.get("confidence", CONFIDENCE), "confidence")
     if not 0.5 <= confidence < 1:
         raise ObjectSeekerError(f"confidence must be at least 0.5 and below 1, got {confidence!r}")
@@ -191,14 +191,14 @@ def _policy(content: Mapping[str, Any]) -> Policy:
         raise ObjectSeekerError(f"bootstrap_samples must be within 200 and {MAX_SAMPLES:,}, got {samples}")
     seed = content.get("seed", 0)
     if type(seed) is not int or seed < 0:
-        raise ObjectSeekerError(f"seed must be a whole number of at least 0, got {shown(seed)}")
+        raise ObjectSeekerError(f"seed must be a whole number of at least 0, got {quote(seed)}")
     listed = content.get("require")
     if not isinstance(listed, list) or not listed or not all(isinstance(item, dict) for item in listed):
         raise ObjectSeekerError("it has no requirement: write [[require]] and a metric below it")
     requirements = tuple(_requirement(item, number) for number, item in enumerate(listed, 1))
     for name, count in Counter(requirement.name for requirement in requirements).items():
         if count > 1:
-            raise ObjectSeekerError(f"{count} requirements are called {shown(name)}: give each its own name")
+            raise ObjectSeekerError(f"{count} requirements are called {quote(name)}: give each its own name")
     return Policy(requirements=requirements, confidence=confidence, bootstrap_samples=samples, seed=seed)
 
 
@@ -207,7 +207,7 @@ def _requirement(item: Mapping[str, Any], number: int) -> Requirement:
     metric = item.get("metric")
     if metric not in METRIC_SPECS:
         advice = _suggest(str(metric), METRIC_SPECS)
-        raise ObjectSeekerError(f"{source} must have a metric, got {shown(metric)}: {advice}")
+        raise ObjectSeekerError(f"{source} must have a metric, got {quote(metric)}: {advice}")
     spec = METRIC_SPECS[metric]
     given = [limit for limit in LIMITS if limit in item]
     allowed = [limit for limit in LIMITS if limit == spec.limit or (limit == LIMITS[2] and spec.has_baseline)]
@@ -247,7 +247,7 @@ def _check_slice(requirement: Requirement) -> None:
             f"{requirement.spec.description} cannot be sliced by {column}: slice by a column of your tags"
         )
     if other_key is not None and getattr(requirement, other_key):
-        raise ObjectSeekerError(f"give {other_key} or slice = {shown(requirement.slice)}, not both")
+        raise ObjectSeekerError(f"give {other_key} or slice = {quote(requirement.slice)}, not both")
 
 
 def _parse_limit(value: Any, limit: str, unit: Unit) -> float:
@@ -258,54 +258,54 @@ def _parse_limit(value: Any, limit: str, unit: Unit) -> float:
         match = re.fullmatch(r"\s*([0-9.]+)\s*(%|points?)\s*", value) if isinstance(value, str) else None
         example = '"40 %"' if unit == "%" else '"0.5 points"'
         if match is None or (match[2] == "%") != (unit == "%"):
-            raise ObjectSeekerError(f"{limit} must be a string such as {example}, got {shown(value)}")
+            raise ObjectSeekerError(f"{limit} must be a string such as {example}, got {quote(value)}")
         try:
             number = float(match[1])
         except ValueError:
-            raise ObjectSeekerError(f"{limit} must be a string such as {example}, got {shown(value)}") from None
+            raise ObjectSeekerError(f"{limit} must be a string such as {example}, got {quote(value)}") from None
     if not 0 <= number <= (math.inf if unit == "" else 100):
-        raise ObjectSeekerError(f"{limit} must be within 0 and 100, got {shown(value)}")
+        raise ObjectSeekerError(f"{limit} must be within 0 and 100, got {quote(value)}")
     return number
 
 
 def _parse_location(value: Any) -> PatchLocation:
     if value not in PATCH_LOCATIONS:
-        raise ObjectSeekerError(f"location must be one of {', '.join(PATCH_LOCATIONS)}, got {shown(value)}")
+        raise ObjectSeekerError(f"location must be one of {', '.join(PATCH_LOCATIONS)}, got {quote(value)}")
     location: PatchLocation = value
     return location
 
 
 def _parse_area(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ObjectSeekerError(f"patch_area is a share of the image such as 1% or 0.01, got {shown(value)}")
+        raise ObjectSeekerError(f"patch_area is a share of the image such as 1% or 0.01, got {quote(value)}")
     return parse_area(str(value))
 
 
 def _parse_classes(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-        raise ObjectSeekerError(f'classes must be a list of names such as ["person", "car"], got {shown(value)}')
+        raise ObjectSeekerError(f'classes must be a list of names such as ["person", "car"], got {quote(value)}')
     return tuple(dict.fromkeys(value))
 
 
 def _parse_sizes(value: Any) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
-        raise ObjectSeekerError(f"object_size must be two shares of the image such as [0.01, 1.0], got {shown(value)}")
+        raise ObjectSeekerError(f"object_size must be two shares of the image such as [0.01, 1.0], got {quote(value)}")
     low, high = (require_fraction(share, "object_size") for share in value)
     if low >= high:
-        raise ObjectSeekerError(f"object_size must ascend, got {shown(value)}")
+        raise ObjectSeekerError(f"object_size must ascend, got {quote(value)}")
     return low, high
 
 
 def _require_string(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ObjectSeekerError(f"name and slice must be strings, got {shown(value)}")
+        raise ObjectSeekerError(f"name and slice must be strings, got {quote(value)}")
     return value
 
 
 def _require_known(item: Mapping[str, Any], keys: tuple[str, ...], source: str) -> None:
     for key in item:
         if key not in keys:
-            raise ObjectSeekerError(f"{source} has no {shown(key)}: {_suggest(key, keys)}")
+            raise ObjectSeekerError(f"{source} has no {quote(key)}: {_suggest(key, keys)}")
 
 
 def _suggest(name: str, known: Any) -> str:

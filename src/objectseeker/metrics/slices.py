@@ -26,7 +26,7 @@ from objectseeker.metrics import metric
 from objectseeker.metrics.metric import Metric
 from objectseeker.metrics.tally import Tally
 from objectseeker.runs.run import Run
-from objectseeker.text import plain, readable, shown, suggest_name
+from objectseeker.text import display_path, quote, quote_plain, suggest_name
 
 IMAGE = "image"
 COCO_FIELDS = ("id", "file_name", "width", "height", "license", "coco_url", "flickr_url", "date_captured")
@@ -56,12 +56,12 @@ class ImageTags:
         if column not in self.columns:
             known = f"they have {', '.join(self.columns)}" if self.columns else "give --tags FILE"
             suggestion = suggest_name(column, self.columns) or known
-            raise ObjectSeekerError(f"no tags are called {shown(column)}: {suggestion}")
+            raise ObjectSeekerError(f"no tags are called {quote(column)}: {suggestion}")
         values = np.array(self.columns[column], dtype=object)
         present = sorted(set(self.columns[column]) - {""})
         if equals and value not in present:
             known = suggest_name(value, present) or f"it is {', '.join(present[:10])}"
-            raise ObjectSeekerError(f"no image has {plain(column)}={plain(value)}: {known}")
+            raise ObjectSeekerError(f"no image has {quote_plain(column)}={quote_plain(value)}: {known}")
         return {f"{column}={one}": np.flatnonzero(values == one) for one in ([value] if equals else present)}
 
 
@@ -75,18 +75,18 @@ def read_tags(file: Path, ids: Sequence[str], names: Sequence[str]) -> ImageTags
     rows: dict[str, dict[str, str]] = {}
     for key, row in found:
         if key in rows:
-            raise ObjectSeekerError(f"{readable(file)} has image {plain(key)} twice: give it one row")
+            raise ObjectSeekerError(f"{display_path(file)} has image {quote_plain(key)} twice: give it one row")
         rows[key] = row
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     for name in columns:
         if name in OBJECT_COLUMNS or not name or "=" in name:
-            raise ObjectSeekerError(f"{readable(file)}: a column of tags cannot be called {shown(name)}, rename it")
+            raise ObjectSeekerError(f"{display_path(file)}: a column of tags cannot be called {quote(name)}, rename it")
     repeated = {name for name, count in Counter(names).items() if count > 1}
     tagged = [rows.get(key, None if name in repeated else rows.get(name)) for key, name in zip(ids, names, strict=True)]
     if not any(row is not None for row in tagged):
         raise ObjectSeekerError(
-            f"{readable(file)} has none of the run's images: the first of its {len(rows)} is "
-            f"{plain(next(iter(rows), 'none'))}, the run's first is {plain(ids[0] if ids else 'none')}"
+            f"{display_path(file)} has none of the run's images: the first of its {len(rows)} is "
+            f"{quote_plain(next(iter(rows), 'none'))}, the run's first is {quote_plain(ids[0] if ids else 'none')}"
         )
     return ImageTags(
         {name: tuple("" if row is None else row.get(name, "") for row in tagged) for name in columns},
@@ -110,19 +110,19 @@ def _of_csv(content: bytes, file: Path) -> Iterator[tuple[str, dict[str, str]]]:
         text = content.decode("utf-8-sig")
         lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ObjectSeekerError(f"{readable(file)} is not a CSV file in UTF-8: {error}") from None
+        raise ObjectSeekerError(f"{display_path(file)} is not a CSV file in UTF-8: {error}") from None
     header = [cell.strip() for cell in lines[0]] if lines else []
     if header.count(IMAGE) != 1 or len(set(header)) < len(header) or len(header) < 2:
         raise ObjectSeekerError(
-            f"{readable(file)} must begin with a line such as image,weather,camera: every column once, got "
-            f"{shown(','.join(header))}"
+            f"{display_path(file)} must begin with a line such as image,weather,camera: every column once, got "
+            f"{quote(','.join(header))}"
         )
     for number, cells in enumerate(lines[1:], 2):
         if not cells:
             continue
         if len(cells) != len(header):
             raise ObjectSeekerError(
-                f"line {number} of {readable(file)} has {len(cells)} cells, its first line {len(header)}"
+                f"line {number} of {display_path(file)} has {len(cells)} cells, its first line {len(header)}"
             )
         row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
         yield row.pop(IMAGE), row
@@ -134,7 +134,9 @@ def _of_coco(content: bytes, file: Path) -> Iterator[tuple[str, dict[str, str]]]
         items = [(str(item["id"]), item) for item in images]
         fields = [(key, {name: item[name] for name in item if name not in COCO_FIELDS}) for key, item in items]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ObjectSeekerError(f"{readable(file)} is not a COCO annotation file: it has no list of images") from None
+        raise ObjectSeekerError(
+            f"{display_path(file)} is not a COCO annotation file: it has no list of images"
+        ) from None
     for key, row in fields:
         yield key, {name: _text(value) for name, value in row.items() if isinstance(value, str | int | float)}
 
@@ -216,15 +218,16 @@ def describe_worst(slices: Sequence[SliceMetrics]) -> list[str]:
     lines = []
     for column, worst in worst_slices(slices).items():
         mine = [one for one in slices if one.column == column]
-        small = [f"{plain(one.name)} ({one.objects})" for one in mine if one.is_small]
+        small = [f"{quote_plain(one.name)} ({one.objects})" for one in mine if one.is_small]
         listed = ", ".join(small) if len(small) <= MAX_LISTED else f"{len(small)} of {len(mine)} slices"
         if worst is None:
             lines.append(
-                f"worst {plain(column)}: unknown, every slice has fewer than {MIN_SLICE_OBJECTS} objects: {listed}"
+                f"worst {quote_plain(column)}: unknown, every slice has fewer than {MIN_SLICE_OBJECTS} objects: "
+                f"{listed}"
             )
             continue
         share = f"{worst.certified['anywhere']:.1f} % of {worst.objects} objects are certified anywhere"
-        line = f"worst {plain(column)}: {plain(worst.name)}, {share}"
+        line = f"worst {quote_plain(column)}: {quote_plain(worst.name)}, {share}"
         lines.append(line + (f"; skipped, with fewer than {MIN_SLICE_OBJECTS} objects: {listed}" if small else ""))
     return lines
 
@@ -257,13 +260,13 @@ def label_of(name: str, names: Sequence[str]) -> int:
     """Return the label of a class of the run."""
     if name in names:
         return list(names).index(name)
-    suggestion = suggest_name(name, names) or f"it has {plain(', '.join(names))}"
-    raise ObjectSeekerError(f"the run has no class {shown(name)}: {suggestion}")
+    suggestion = suggest_name(name, names) or f"it has {quote_plain(', '.join(names))}"
+    raise ObjectSeekerError(f"the run has no class {quote(name)}: {suggestion}")
 
 
 def _size(value: str) -> str:
     if value not in OBJECT_SIZES:
-        raise ObjectSeekerError(f"a size is {', '.join(OBJECT_SIZES)}, got {shown(value)}")
+        raise ObjectSeekerError(f"a size is {', '.join(OBJECT_SIZES)}, got {quote(value)}")
     return value
 
 

@@ -19,7 +19,7 @@ from objectseeker.files.images import ImageUnavailableError, hash_of
 from objectseeker.files.remote import Url
 from objectseeker.runs.manifest import Manifest, ObservationSettings
 from objectseeker.runs.run import Run
-from objectseeker.text import readable
+from objectseeker.text import display_path
 
 RECENT_SECONDS = 3600.0  # for the time between reading and writing, and for clocks that disagree
 SPOT_CHECKS = 32  # images that are read again in any case
@@ -50,8 +50,8 @@ def resumed_manifest(run: Run, requested: Manifest) -> Manifest:
         )
     if (path := first_changed_image(run, requested.images)) is not None:
         raise ObjectSeekerError(
-            f"{readable(path)} is another image than the one that was observed into {run.folder}: restore that one, "
-            "or use another folder"
+            f"{display_path(path)} is another image than the one that was observed into {run.folder}: restore that "
+            "one, or use another folder"
         )
     manifest = run.manifest
     unverified = requested.unverified_reason or manifest.unverified_reason
@@ -164,14 +164,14 @@ def _dataset_differences(run: Run, requested: Manifest) -> Iterator[str]:
         return
     for number, (expected, actual) in enumerate(zip(old.images, requested.images, strict=False)):
         if expected.id != actual.id:
-            yield f"image {number} of the dataset was {readable(expected.id)}, now {readable(actual.id)}"
+            yield f"image {number} of the dataset was {display_path(expected.id)}, now {display_path(actual.id)}"
             return
         if not _same_objects(expected, actual):
-            yield f"the dataset has other objects for image {readable(expected.id)}"
+            yield f"the dataset has other objects for image {display_path(expected.id)}"
             return
     path = first_changed_image(run, requested.images)
     if path is not None:
-        yield f"{readable(path)} is another image now"
+        yield f"{display_path(path)} is another image now"
     elif old.limit is None and len(requested.images) != len(old.images):
         yield f"the dataset had {len(old.images):,} images, now {len(requested.images):,}"
     else:
@@ -188,4 +188,4 @@ def _same_objects(first: DatasetImage, second: DatasetImage) -> bool:
 
 
 def _format(value: object) -> str:
-    return "none" if value is None else readable(str(value))
+    return "none" if value is None else display_path(str(value))
