@@ -32,7 +32,7 @@ from objectseeker.core.seeker import detect_views, view_rectangles
 from objectseeker.defense import BATCH, Defense
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import LoadedDetector, load_detector
-from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.network.layouts import Array
 from objectseeker.detectors.onnx import available_cores
 from objectseeker.errors import ObjectSeekerError, require_count

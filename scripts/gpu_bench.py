@@ -27,7 +27,7 @@ from gpu_speed import blind, speed
 from objectseeker.core.boxes import Detections
 from objectseeker.demo.samples import samples
 from objectseeker.detectors.builtin import load_torch
-from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
 

@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from objectseeker import Halves
 from objectseeker.core.masks import fill_rectangles
 from objectseeker.detectors.builtin.model import BuiltinDetector, Predictor, fused
-from objectseeker.detectors.gpu.device_views import DeviceViews
-from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.gpu import DeviceViews
+from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.torch_module import torch_detector
 
 REALISTIC = 150  # candidates a view on average
@@ -145,8 +145,8 @@ def naive_loop(predictor: Predictor, rig: Rig) -> Callable[[np.ndarray, np.ndarr
                 bottom, right = rig.side - view.shape[2], rig.side - view.shape[3]
                 view = F.pad(view, (0, right, 0, bottom), value=114.0).to(dtype, memory_format=torch.channels_last)
                 codes, values = network.detector(view / 255)
-                chosen = chooser.choose((rig.side, rig.side), codes, values, whole)
-                boxes.append(chooser.finish(*chosen, place).cpu())
+                chosen = chooser.decode_top_k((rig.side, rig.side), codes, values, whole)
+                boxes.append(chooser.suppress_and_pack(*chosen, place).cpu())
         return boxes
 
     return run

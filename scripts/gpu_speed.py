@@ -20,10 +20,10 @@ from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak,
 from objectseeker import Halves, Observation, Rule
 from objectseeker.detectors.builtin.model import Predictor
 from objectseeker.detectors.check import NoProgress, check_views
+from objectseeker.detectors.gpu import DeviceViews, to_detections, unpack
 from objectseeker.detectors.gpu.batch_plan import BatchPlan, levels, plan_batches, split
 from objectseeker.detectors.gpu.device import download, prepare, set_deterministic, upload
-from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections, unpack
-from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.network.preprocess import MaskMode
 
 Engines = dict[bool, NetworkDetector]  # by whether layers are shared
@@ -54,7 +54,7 @@ WAYS = (  # most interesting first: what comes last is left out when the time is
 class NetworkAlone(DeviceViews):
     """Chooses no candidates, but all that the network computes is looked at: what is left is the network's time."""
 
-    def choose(
+    def decode_top_k(
         self, size: Any, codes: torch.Tensor, values: torch.Tensor, whole: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         seen = codes.amax((1, 2)) + values.amax((1, 2))
@@ -130,7 +130,9 @@ def measure(
     found = detector.detect_views(images[0], removed, 114)
     first = time.perf_counter() - begin
     placement, shown = detector.plan(images[0], removed)
-    program, *_ = plan_batches(shown, placement, views._reaches if views.share else (), views.batch_size)
+    program, *_ = plan_batches(
+        shown, placement, views.network.receptive_fields if views.share else (), views.batch_size
+    )
     row: dict[str, Any] = {
         "way": way.name,
         "first_s": first,
@@ -154,14 +156,17 @@ def operations(views: DeviceViews, program: BatchPlan) -> float:
     weight = next(views.network.predictor.parameters())  # type: ignore[attr-defined]
     features = torch.zeros(1, 3, 64, 64, device=weight.device, dtype=weight.dtype)
     rates: list[float] = []  # for a pixel or cell of input
-    for number in range(len(views._reaches)):
+    for number in range(len(views.network.receptive_fields)):
         work = gigaflops(partial(views.network.stage, number, features))
         rates.append(work / features[0, 0].numel())
         features = views.network.stage(number, features)
-    rest = gigaflops(lambda: views.network.rest(features)) / int(features[0, 0].numel())
+    rest = gigaflops(lambda: views.network.final_stage(features)) / int(features[0, 0].numel())
     cells = sum(group.views * group.size[0] * group.size[1] for group in program.groups)
     if not program.levels:
-        strides = [1, *(level.reach.stride for level in levels(program.canvas, views._reaches))]
+        strides = [
+            1,
+            *(level.receptive_field.stride for level in levels(program.canvas, views.network.receptive_fields)),
+        ]
         per_pixel = sum(rate / float(step) ** 2 for rate, step in zip([*rates, rest], strides, strict=True))
         return cells * per_pixel
     early = sum(
@@ -178,7 +183,9 @@ def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, ri
     placement, shown = detector.plan(image, removed)
 
     def planned() -> Any:
-        return plan_batches(detector.plan(image, removed)[1], placement, views._reaches, views.batch_size)
+        return plan_batches(
+            detector.plan(image, removed)[1], placement, views.network.receptive_fields, views.batch_size
+        )
 
     program, table, order = planned()
     found = {"plan (host)": rig.timed(planned)}
@@ -197,12 +204,14 @@ def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, ri
         )
         found["network alone"] = rig.timed(rig.graphed(lambda: alone.candidates_of(program, canvas, tables, filling)))
         chosen = views.candidates_of(program, canvas, tables, filling)
-        found["suppression"] = rig.timed(rig.graphed(lambda: views._call_compiled("finish", *chosen, places)))
-        packed = views._call_compiled("finish", *chosen, places)
+        found["suppression"] = rig.timed(
+            rig.graphed(lambda: views._call_compiled("suppress_and_pack", *chosen, places))
+        )
+        packed = views._call_compiled("suppress_and_pack", *chosen, places)
         found["transfer"] = rig.timed(lambda: download(packed)())
-        boxes, settled = unpack(download(packed)(), len(shown))
-        same = torch.equal(packed, views.finish(*chosen, places))
-        print(f"    suppression settled in time: {settled.all()}; compiled equals not compiled: {same}")
+        boxes, converged = unpack(download(packed)(), len(shown))
+        same = torch.equal(packed, views.suppress_and_pack(*chosen, places))
+        print(f"    suppression converged in time: {converged.all()}; compiled equals not compiled: {same}")
     found["to Detections (host)"] = rig.timed(lambda: to_detections(boxes, shown.window[:, :2], placement))
     base, *masked = to_detections(boxes, shown.window[:, :2], placement)
     height, width = image.shape[:2]

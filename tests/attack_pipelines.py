@@ -15,7 +15,7 @@ from objectseeker.core.boxes import iou
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Recipe
 from objectseeker.core.rules import PruningRule
-from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.network.preprocess import ViewPlan
 from objectseeker.detectors.torch_module import torch_detector
 

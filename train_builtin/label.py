@@ -21,8 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from objectseeker.detectors.gpu.device_views import DeviceViews, finish_suppression, unpack
-from objectseeker.detectors.gpu.raw_network import BoxesAndScores
+from objectseeker.detectors.gpu import BoxesAndScores, DeviceViews, finish_suppression, unpack
 from objectseeker.detectors.network.layouts import parse_layout
 from objectseeker.detectors.network.raw_boxes import has_area
 from train_builtin.augmentation import HALF_SIZE_BELOW, TILES, Bank, sample_pixels
@@ -87,8 +86,8 @@ def answers(predict: Predict, bank: Bank, *, size: int, batch: int, floor: float
         with torch.inference_mode():
             images, scale = letterboxed(bank, bank.epoch[first : first + batch], size)
             whole = torch.ones(len(images), dtype=torch.long, device=device)
-            rows, valid = views.choose((size, size), *network.rest(images), whole)
-            packed = views.finish(rows, valid, torch.arange(len(images), device=device)).cpu().numpy()
+            rows, valid = views.decode_top_k((size, size), *network.final_stage(images), whole)
+            packed = views.suppress_and_pack(rows, valid, torch.arange(len(images), device=device)).cpu().numpy()
         for found, factor in zip(finish_suppression(*unpack(packed, len(images)), NMS), scale.tolist(), strict=True):
             yield found[found[:, 4] >= floor], factor
 

@@ -19,8 +19,8 @@ from objectseeker.demo.samples import samples
 from objectseeker.detectors import load_detector
 from objectseeker.detectors.builtin import load_torch
 from objectseeker.detectors.check import check
+from objectseeker.detectors.gpu import ROUNDS, finish_suppression, top_k, unpack
 from objectseeker.detectors.gpu.device import prepare as prepare_in_torch
-from objectseeker.detectors.gpu.device_views import ROUNDS, finish_suppression, top_k, unpack
 from objectseeker.detectors.network.layouts import parse_layout
 from objectseeker.detectors.network.preprocess import place, prepare
 from objectseeker.detectors.network.raw_boxes import by_score, drop_invalid, nms
@@ -89,7 +89,7 @@ def test_the_best_classes_are_chosen_as_if_from_all(data, count, anchors, classe
     chooser.candidates = count
 
     given = (torch.from_numpy(part)[None] for part in (boxes, scores))
-    rows, valid = chooser.choose((64, 64), *given, torch.tensor([int(whole)]))
+    rows, valid = chooser.decode_top_k((64, 64), *given, torch.tensor([int(whole)]))
 
     found = drop_invalid(layout.decode((boxes, scores), (64, 64), chooser.floor, whole), floor=chooser.floor)
     expected = found.take(by_score(found.score)[:count])
@@ -107,15 +107,15 @@ def crowds(draw: st.DrawFn):
 
 
 def finished(boxes, label, valid, threshold):
-    """Which candidates stay, as `finish` packs them and the host takes them up, and which views had settled."""
+    """Return which candidates stay after suppression is finished on the host, and which views had converged."""
     views, count = valid.shape
     score = np.tile(np.linspace(1, 0, count, dtype=np.float32), (views, 1))  # best first, down to 0
     rows = np.concatenate([boxes, score[..., None], label[..., None]], axis=2).astype(np.float32)
     detector = torch_detector(torch.nn.Identity(), layout=f"decoded,nms={threshold}", input_size=64, score_floor=0.0)
     chooser = detector.start_views.__self__
-    packed = chooser.finish(torch.from_numpy(rows), torch.from_numpy(valid), torch.arange(views)).numpy()
-    rows, settled = unpack(packed, views)
-    return ~np.signbit(finish_suppression(rows, settled, threshold)[..., 4]), settled
+    packed = chooser.suppress_and_pack(torch.from_numpy(rows), torch.from_numpy(valid), torch.arange(views)).numpy()
+    rows, converged = unpack(packed, views)
+    return ~np.signbit(finish_suppression(rows, converged, threshold)[..., 4]), converged
 
 
 @settings(deadline=None)
@@ -123,28 +123,28 @@ def finished(boxes, label, valid, threshold):
 def test_suppression_of_all_views_is_that_of_each(case, threshold, rounds):
     boxes, label, valid = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("objectseeker.detectors.gpu.device_views.ROUNDS", rounds)
-        keep, settled = finished(*case, threshold)
+        patch.setattr("objectseeker.detectors.gpu.ROUNDS", rounds)
+        keep, converged = finished(*case, threshold)
         for view, stays in enumerate(keep):
             usable = np.flatnonzero(valid[view])
             falling = np.linspace(1, 0.5, len(usable))
             expected = usable[nms(boxes[view, usable].astype(float), falling, label[view, usable], threshold=threshold)]
             assert np.flatnonzero(stays).tolist() == expected.tolist()
             (alone,) = finished(*(part[view : view + 1] for part in case), threshold)[1]
-            assert settled[view] == alone  # whatever the other views show
+            assert converged[view] == alone  # whatever the other views show
 
 
 def test_a_long_chain_of_suppression_is_followed_to_its_end():
-    """Each box overlaps the next only, so who stays is settled one after the other: every second box."""
+    """Each box overlaps the next only, so who stays is converged one after the other: every second box."""
     count = 4 * ROUNDS
     x = np.arange(count) * 3.0
     chain = np.stack([x, np.zeros(count), x + 10, np.ones(count)], -1)
     apart = chain + [[100, 0, 100, 0]] * np.arange(count)[:, None]
     label, valid = np.zeros((2, count), np.int64), np.ones((2, count), bool)
 
-    keep, settled = finished(np.stack([chain, apart]), label, valid, 0.5)
+    keep, converged = finished(np.stack([chain, apart]), label, valid, 0.5)
 
-    assert settled.tolist() == [False, True]
+    assert converged.tolist() == [False, True]
     assert keep.tolist() == [[True, False] * (count // 2), [True] * count]
 
 
@@ -190,7 +190,7 @@ def test_suppression_that_has_not_settled_is_finished_by_the_host(module, monkey
     image, removed = photograph(96, 96), Halves(1).masks(96, 96).removed
     before = detector.detect_views(image, removed, 114)
 
-    monkeypatch.setattr("objectseeker.detectors.gpu.device_views.ROUNDS", 1)
+    monkeypatch.setattr("objectseeker.detectors.gpu.ROUNDS", 1)
 
     assert detector.detect_views(image, removed, 114) == before
 

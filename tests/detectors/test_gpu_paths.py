@@ -12,7 +12,7 @@ from objectseeker.core.recipes import Bands, Halves
 from objectseeker.core.seeker import view_rectangles
 from objectseeker.demo.samples import samples
 from objectseeker.detectors.builtin import load_torch
-from objectseeker.detectors.gpu.device_views import ROUNDS
+from objectseeker.detectors.gpu import ROUNDS
 from objectseeker.detectors.torch_module import torch_detector
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -44,7 +44,7 @@ def test_a_view_does_not_depend_on_the_way_others_take(module, monkeypatch, prec
     removed = view_rectangles((Halves(4) + Bands(0.02)).masks(*SHAPE))
 
     def views_of(rounds):
-        monkeypatch.setattr("objectseeker.detectors.gpu.device_views.ROUNDS", rounds)
+        monkeypatch.setattr("objectseeker.detectors.gpu.ROUNDS", rounds)
         torch._dynamo.reset()
         detector = torch_detector(
             module,

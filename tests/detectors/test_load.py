@@ -16,9 +16,9 @@ from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import Halves
 from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import SPECS, load_detector, unverified_reason
+from objectseeker.detectors.model_zoos import ultralytics_detector
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.detectors.network.fingerprint import instruction_set
-from objectseeker.detectors.ultralytics import ultralytics_detector
 from objectseeker.errors import ObjectSeekerError
 
 

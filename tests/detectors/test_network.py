@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.recipes import Halves
-from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.network.layouts import LAYOUTS, normalize, parse_layout
 from objectseeker.detectors.network.preprocess import place, prepare
 from objectseeker.detectors.network.raw_boxes import BLOCK, RawBoxes, nms

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker.core.recipes import Halves
-from objectseeker.detectors.builtin.model import BuiltinDetector, Predictor, fused
+from objectseeker.detectors.builtin.model import BuiltinDetector, BuiltinNetwork, Predictor, fused, receptive_field_of
+from objectseeker.detectors.gpu import DeviceViews, gather_cells
 from objectseeker.detectors.gpu.batch_plan import ReceptiveField, levels, plan_batches, split, split_lines
-from objectseeker.detectors.gpu.device_views import DeviceViews, gather_cells
-from objectseeker.detectors.gpu.raw_network import BuiltinNetwork, reach_of
 from objectseeker.detectors.network.layouts import LAYOUTS
 from objectseeker.detectors.network.preprocess import place, plan_views
 from objectseeker.detectors.torch_module import torch_detector
@@ -36,8 +35,8 @@ class Toy:
         self.leak = leak
 
     @property
-    def reaches(self) -> tuple[ReceptiveField, ...]:
-        return tuple(reach_of(stage) for stage in self.stages)
+    def receptive_fields(self) -> tuple[ReceptiveField, ...]:
+        return tuple(receptive_field_of(stage) for stage in self.stages)
 
     def stage(self, number: int, features):
         with torch.no_grad():
@@ -73,7 +72,7 @@ def test_shared_features_are_those_of_each_view(scene):
     placement, views = scene
     network = Toy()
     device = device_views(network)
-    program, table, order = plan_batches(views, placement, network.reaches, 50)
+    program, table, order = plan_batches(views, placement, network.receptive_fields, 50)
     width, height = placement.size
     canvas, filling = torch.rand((height, width, 3), dtype=torch.float64), torch.rand(3, dtype=torch.float64)
 
@@ -100,9 +99,9 @@ def test_shared_features_are_those_of_each_view(scene):
 def test_a_cell_looks_no_further_than_its_reach():
     torch.manual_seed(0)
     detector = BuiltinDetector(width=0.25).double().eval()
-    network = BuiltinNetwork.of(Predictor(detector))
-    first, second = levels((256, 256), network.reaches)
-    assert (first.reach, second.reach) == (ReceptiveField(4, 11, 12), ReceptiveField(8, 47, 48))
+    network = BuiltinNetwork.from_predictor(Predictor(detector))
+    first, second = levels((256, 256), network.receptive_fields)
+    assert (first.receptive_field, second.receptive_field) == (ReceptiveField(4, 11, 12), ReceptiveField(8, 47, 48))
     picture = torch.rand(1, 3, 256, 256, dtype=torch.float64)
 
     with torch.no_grad():
@@ -113,7 +112,7 @@ def test_a_cell_looks_no_further_than_its_reach():
             changed[:, :, :, column] = 1 - changed[:, :, :, column]
             now = network.stage(0, changed * 255)
             for before, after, level in zip(features, (now, network.stage(1, now)), (first, second), strict=True):
-                stride, low, high = level.reach
+                stride, low, high = level.receptive_field
                 moved = np.flatnonzero((before != after).any(1).any(1)[0].numpy())
                 assert moved.min() * stride + high > column >= moved.max() * stride - low
                 assert len(moved) >= (low + high) // stride - 1  # the reach is no larger than it has to be
@@ -122,12 +121,12 @@ def test_a_cell_looks_no_further_than_its_reach():
 def test_what_lies_behind_the_shared_stages_is_the_rest_of_the_network():
     torch.manual_seed(0)
     detector = BuiltinDetector(width=0.25).double().eval()
-    network = BuiltinNetwork.of(Predictor(detector))
+    network = BuiltinNetwork.from_predictor(Predictor(detector))
     pictures = torch.randn(2, 3, 96, 160, dtype=torch.float64)
 
     with torch.no_grad():
         features = network.stage(1, network.stage(0, pictures * 255))
-        for ours, theirs in zip(network.rest(features), detector(pictures), strict=True):
+        for ours, theirs in zip(network.final_stage(features), detector(pictures), strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
 
 
@@ -148,7 +147,7 @@ def test_kernels_that_look_beyond_their_window_are_refused():
     filling = torch.zeros(3, dtype=torch.float64)
     for leak in (0.0, 1e-9):
         network = Toy(leak)
-        program, table, _ = plan_batches(views, placement, network.reaches, 50)
+        program, table, _ = plan_batches(views, placement, network.receptive_fields, 50)
         if leak:
             with pytest.raises(ObjectSeekerError, match="look beyond their window"):
                 device_views(network).require_no_leak(program, torch.tensor(table), filling)

@@ -22,10 +22,10 @@ from objectseeker.core.boxes import iou
 from objectseeker.core.recipes import Halves
 from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import load_detector
+from objectseeker.detectors.model_zoos import torchvision_detector
+from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.network.class_names import VOC_20
-from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.torch_module import torch_detector
-from objectseeker.detectors.torchvision import torchvision_detector
 from objectseeker.detectors.transformers import transformers_detector
 from objectseeker.errors import ObjectSeekerError
 

@@ -15,7 +15,7 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import Halves
 from objectseeker.detectors import load_detector
-from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.network.layouts import parse_layout
 from objectseeker.detectors.network.preprocess import cached_view_plan, place, plan_views, prepare
 from objectseeker.detectors.network.raw_boxes import RawBoxes

@@ -25,7 +25,7 @@ import numpy as np
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.masks import Image, Masks
 from objectseeker.core.pruning import EDGE
-from objectseeker.detectors.network.detector import NetworkDetector, Predict
+from objectseeker.detectors.network import NetworkDetector, Predict
 from objectseeker.detectors.network.preprocess import InputPlacement, Resampling, Singles, Size, ViewPlan
 
 Tensor = Any

@@ -48,9 +48,9 @@ _CALLABLE = frozenset({"class_names"})
 _SOURCES = {
     "builtin": _Source("", "builtin", "load_builtin", _NETWORK | {"precision"}),
     "onnx": _Source("FILE", "onnx", "load_onnx", _NETWORK | {"class_names"}),
-    "torchvision": _Source("NAME", "torchvision", "load_torchvision", _FRAMEWORK | {"class_names"}),
+    "torchvision": _Source("NAME", "model_zoos", "load_torchvision", _FRAMEWORK | {"class_names"}),
     "transformers": _Source("NAME", "transformers", "load_transformers", _FRAMEWORK | {"mask_mode"}),
-    "ultralytics": _Source("FILE", "ultralytics", "load_ultralytics", _FRAMEWORK | {"input_size"}),
+    "ultralytics": _Source("FILE", "model_zoos", "load_ultralytics", _FRAMEWORK | {"input_size"}),
     "python": _Source("MODULE:FUNCTION", "python", "load_python", _CALLABLE),
 }
 

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.detectors.network import class_names, fingerprint
-from objectseeker.detectors.network.detector import (
+from objectseeker.detectors.network import (
     MAX_BATCH_BYTES,
     Forward,
     NetworkDetector,
     NetworkOptions,
+    class_names,
+    fingerprint,
     parse_size,
 )
 from objectseeker.detectors.network.layout_inference import (

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from objectseeker.detectors.network import fingerprint
-from objectseeker.detectors.network.detector import Forward, NetworkDetector, NetworkOptions, Predict, parse_size
+from objectseeker.detectors.network import Forward, NetworkDetector, NetworkOptions, Predict, fingerprint, parse_size
 from objectseeker.detectors.network.layouts import Array, Layout, parse_layout
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
@@ -37,15 +36,15 @@ def torch_detector(
     normalized and the IoU of suppression; its default is that of the built-in detector: RGB 0..255, top left on gray.
     The module is put into evaluation mode: a batch norm in training mode would mix the views of a batch.
 
-    Views are masked, run and suppressed on the device (`gpu.device_views`); the best 300 boxes of each are considered
+    Views are masked, run and suppressed on the device (`gpu.DeviceViews`); the best 300 boxes of each are considered
     in suppression. In a `precision` other than float32 a copy of the module is used. `compiled` has torch compile it,
     by default where that pays and is possible: in half precision on a GPU, with triton and a C compiler, if the layout
     has one input size for all images (each size takes most of a minute). `share` has the views of the built-in detector
-    share its first stages (`gpu.shared`), by default in half precision on a GPU.
+    share its first stages (`gpu.batch_plan`), by default in half precision on a GPU.
     """
     torch = import_torch("a torch module")
-    from objectseeker.detectors.gpu.device_views import DeviceViews
-    from objectseeker.detectors.gpu.raw_network import BoxesAndScores, wrap_network
+    from objectseeker.detectors.builtin.model import BuiltinNetwork, Predictor
+    from objectseeker.detectors.gpu import BoxesAndScores, DeviceViews, RawNetwork
 
     asked = NetworkOptions(**options)
     layout, size = _input_of(asked)
@@ -53,9 +52,12 @@ def torch_detector(
     device, dtype = torch.device(asked.device), getattr(torch, precision)
     on_gpu = device.type == "cuda"
     batch = asked.batch_size or BATCH_ON.get(device.type, BATCH_ON["cpu"])
-    network, half = wrap_network(module, decode), on_gpu and precision != "float32"
+    network: RawNetwork = BoxesAndScores(module, decode)
+    if decode is None and isinstance(module, Predictor):
+        network = BuiltinNetwork.from_predictor(module)
+    half = on_gpu and precision != "float32"
     compiled = half and can_compile() and not layout.free_sides if compiled is None else compiled
-    share = bool(network.reaches) and (half if share is None else share)
+    share = bool(network.receptive_fields) and (half if share is None else share)
     views = DeviceViews(
         network=network,
         layout=layout,
@@ -68,7 +70,7 @@ def torch_detector(
     )
     settings = f"{asked.describe(layout, size, batch)} {precision} {'compiled ' if compiled else ''}"
     settings += f"{'shared ' if share else ''}{fingerprint.device_fingerprint(asked.device)}"
-    predict = BoxesAndScores(module, decode).rest
+    predict = BoxesAndScores(module, decode).final_stage
     return NetworkDetector(
         names=tuple(names),
         fingerprint=f"{type(module).__name__} ({settings}) sha256:{fingerprint.hash_module(module)}",
@@ -79,7 +81,7 @@ def torch_detector(
         score_floor=asked.score_floor,
         mask_mode=asked.mask_mode,
         crop_stride=-(-max(size) // layout.stride // CROP_SIDES) if on_gpu else 1,
-        start_views=views.begin,
+        start_views=views.start_image,
         predict=predict,
     )
 

@@ -34,9 +34,8 @@ import numpy as np
 from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.core.masks import Image, as_image, fill_rectangles
 from objectseeker.core.seeker import keep_successful_views, try_view
-from objectseeker.detectors.network import fingerprint
+from objectseeker.detectors.network import SingleImageDetector, as_rectangles, fingerprint
 from objectseeker.detectors.network.class_names import from_mapping
-from objectseeker.detectors.network.detector import SingleImageDetector, as_rectangles
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.detectors.network.raw_boxes import (
     SCORE_FLOOR,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.network.class_names import VOC_20
-from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.errors import ObjectSeekerError
 
 if TYPE_CHECKING:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from objectseeker.detectors.gpu.batch_plan import ReceptiveField
 from objectseeker.detectors.network.class_names import VOC_20
+from objectseeker.detectors.network.preprocess import Size
 
 CLASSES = VOC_20
 STRIDES = (8, 16, 32)
@@ -213,5 +217,69 @@ def _upsample(features: Tensor) -> Tensor:
 
 
 def _rows(features: Tensor) -> Tensor:
-    """N,C,H,W -> N,H*W,C: one row per anchor point."""
+    """Convert N,C,H,W to N,H*W,C: one row per anchor point."""
     return features.flatten(2).transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuiltinNetwork:
+    """The built-in detector as a `gpu.RawNetwork`: box sides are decoded in single precision.
+
+    In half precision a coordinate around 600 would be off by up to a quarter of a pixel. `behind` is the detector
+    without its first three stages, the same function of their output.
+    """
+
+    predictor: Predictor
+    behind: BuiltinDetector
+    receptive_fields: tuple[ReceptiveField, ...]
+
+    @classmethod
+    def from_predictor(cls, predictor: Predictor) -> BuiltinNetwork:
+        detector, behind = predictor.detector, copy.deepcopy(predictor.detector)
+        behind.stem = behind.stage2 = behind.stage3 = nn.Identity()
+        fields = receptive_field_of(detector.stem, detector.stage2), receptive_field_of(detector.stage3)
+        return cls(predictor, behind, fields)
+
+    def stage(self, number: int, features: Tensor) -> Tensor:
+        detector = self.predictor.detector
+        return detector.stage3(features) if number else detector.stage2(detector.stem(features * (1 / 255)))
+
+    def final_stage(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        logits: tuple[Tensor, Tensor] = self.behind(features)
+        return logits
+
+    def score(self, values: Tensor) -> Tensor:
+        return values.float().sigmoid()
+
+    def boxes(self, codes: Tensor, index: Tensor, size: Size) -> Tensor:
+        shares = codes.float().unflatten(-1, (4, DISTANCE_BINS)).softmax(-1)
+        left, top, right, bottom = (shares * self.predictor.bins.float().flatten()).sum(-1).unbind(-1)
+        x, y, stride = (part[index] for part in _anchors(size, index.device))
+        return torch.stack([x - left, y - top, x + right, y + bottom], -1) * stride[..., None]
+
+
+def receptive_field_of(*modules: nn.Module) -> ReceptiveField:
+    """Return what a cell behind `modules` sees, or more: as if all their convolutions were one chain."""
+    total = ReceptiveField()
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, nn.Conv2d):
+                (kernel, _), (stride, _), (padding, _) = part.kernel_size, part.stride, part.padding
+                total = total.then(ReceptiveField(int(stride), int(padding), kernel - int(padding)))
+            elif isinstance(part, nn.MaxPool2d | nn.AvgPool2d | nn.Upsample):
+                raise TypeError(f"{type(part).__name__} is not a convolution")
+    return total
+
+
+def _anchors(size: Size, device: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return column and row of every anchor point in strides, and its stride: scale by scale, row by row."""
+    columns, rows, strides = [], [], []
+    for stride in STRIDES:
+        width, height = size[0] // stride, size[1] // stride
+        y, x = torch.meshgrid(
+            torch.arange(height, device=device) + 0.5, torch.arange(width, device=device) + 0.5, indexing="ij"
+        )
+        columns.append(x.reshape(-1))
+        rows.append(y.reshape(-1))
+        strides.append(torch.full((width * height,), float(stride), device=device))
+    return torch.cat(columns), torch.cat(rows), torch.cat(strides)

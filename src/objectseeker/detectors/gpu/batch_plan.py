@@ -1,27 +1,25 @@
-"""Plan the batches of an image's views: all shapes, and the numbers that go with them.
+"""Plan of the batches of an image's views: all shapes, and the numbers that go with them.
 
 Both are functions of sizes and masks only. Which views share a batch, and how it is filled up, can therefore not depend
 on what any of them shows.
-
-Layers that all views share: which of their cells are the untouched image's, and which have to be computed.
 
 Views of one image differ beyond a line. Far enough from the line a convolution sees either the image alone or the
 filling alone, so the first layers are run once on the image and once on nothing but filling, and for every view only on
 a strip along its line. A view is then put together cell by cell.
 
-Let cell f of a layer look at the pixels [s * f - low, s * f + high) along an axis (`Reach`), and let a view fill one
-side of the line at t. A cell whose interval does not reach across the line is taken from the untouched image or from
 Let cell f of a layer see the pixels [s * f - low, s * f + high) along an axis (`ReceptiveField`), and let a view fill
 one side of the line at t. A cell whose interval does not reach across the line is taken from the untouched image or
-from Guarantee: no cell of a view depends on a pixel the view fills. Proof: a cell taken from the filling depends on no
+from the filling; every other cell is one of the view's strip.
+
+Guarantee: no cell of a view depends on a pixel the view fills. Proof: a cell taken from the filling depends on no
 pixel at all. A cell of a strip is computed from the view itself, or, behind a second stage, from cells of the view, of
 which this is already proved. A cell taken from the untouched image sees pixels on the other side of the line only. QED.
 The last step requires of the kernels that a sum is taken over the cell's own pixels only. Matrix products and implicit
 ones do that; a Fourier transform or a large Winograd tile computes with neighbors that cancel, up to rounding. So
-`device_views` tries it out on the kernels themselves, bit by bit, before it uses them at a new shape.
+`DeviceViews.require_no_leak` checks the kernels themselves, bit by bit, before it uses them at a new shape.
 
-Where a strip begins and ends inside the view, its outermost cells look at the zeros around the strip instead of the
-view: they are computed and not used.
+Where a strip begins and ends inside the view, its outermost cells see the zeros around the strip instead of the view:
+they are computed and not used.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ import numpy as np
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.detectors.network.preprocess import InputPlacement, Size, ViewPlan
 
-BEYOND = 2**30  # a line no cell reaches across
-EVERYTHING = (0, BEYOND, 0, 0, 0)  # entries of `look_up`: everything lies before the line and is not filled ...
+BEYOND = 2**30  # a line no cell receptive_fields across
+EVERYTHING = (0, BEYOND, 0, 0, 0)  # entries of `locate_cells`: everything is before the line and is not filled ...
 NOTHING = (0, -BEYOND, 0, 0, 0)  # ... or behind it, where it is filled
 
 
@@ -57,19 +55,19 @@ class ReceptiveField(NamedTuple):
 class FeatureLevel(NamedTuple):
     """The features behind a shared stage: their `size` in cells, and the cells of a strip along a line.
 
-    `strip` is the width of an upright strip and the height of a flat one; `down` cells of the level below are one of
-    this, and the first `margin` cells of a strip are not used.
+    `strip` is the width of an upright strip and the height of a flat one. A cell is `stride` cells of the level below,
+    and the first `margin` cells of a strip are not used.
     """
 
     size: Size
-    reach: ReceptiveField  # on the network input
-    down: int
+    receptive_field: ReceptiveField  # on the network input
+    stride: int
     margin: int
     strip: Size
 
 
 class WindowBatch(NamedTuple):
-    """Windows of one size, of the level below or of the network input; see there for rows of `table`."""
+    """Windows of one size, of the level below or of the network input; `strips` describes the rows of `table`."""
 
     size: Size
     table: Ints
@@ -122,7 +120,7 @@ def locate_cells(cut: Ints, level: FeatureLevel) -> Ints:
     """
     axis, at, _ = cut.T
     length, strip = np.array(level.size)[axis], np.array(level.strip)[axis]
-    near = (at - level.reach.high) // level.reach.stride + 1
+    near = (at - level.receptive_field.high) // level.receptive_field.stride + 1
     first = np.clip(near - level.margin, 0, length - strip)
     upright, flat = has_strip(cut, 0), has_strip(cut, 1)
     cells = np.where(upright, level.size[1] * level.strip[0], np.where(flat, level.size[0] * level.strip[1], 0))
@@ -142,7 +140,7 @@ def strips(
     """Return the input of every stage: the untouched image and the filling, upright and flat strips.
 
     The rows of the first stage hold a corner on the network input and the rectangle to fill; those of a later one a
-    corner on the level below and the entry of `look_up` there.
+    corner on the level below and the entry of `locate_cells` there.
     """
     x, y = placement.x, placement.y
     whole = [x.offset, y.offset, x.offset + x.resampling.resized, y.offset + y.resampling.resized]
@@ -156,8 +154,8 @@ def strips(
             members = np.flatnonzero(has_strip(cut, axis))
             if len(members):
                 corner = np.zeros((len(members), 2), np.int64)
-                corner[:, axis] = places[members, 3] * level.down
-                side = level.strip[axis] * level.down
+                corner[:, axis] = places[members, 3] * level.stride
+                side = level.strip[axis] * level.stride
                 strip = (side, size[1]) if axis == 0 else (size[0], side)
                 batches.append(WindowBatch(strip, np.concatenate([corner, contents[members]], axis=1)))
         stages.append(batches)
@@ -193,21 +191,21 @@ class BatchPlan(NamedTuple):
 
 @lru_cache(maxsize=256)  # `cached_view_plan` returns equal views as one object
 def plan_batches(
-    views: ViewPlan, placement: InputPlacement, reaches: tuple[ReceptiveField, ...], batch: int
+    views: ViewPlan, placement: InputPlacement, receptive_fields: tuple[ReceptiveField, ...], batch: int
 ) -> tuple[BatchPlan, Ints, Ints]:
     """Plan the batches, the numbers they need, and where each view is found among the results.
 
     The numbers are consecutive tables: a row for every view of every batch of a shared stage and then of every
     group; `split` takes them apart.
     """
-    every: tuple[FeatureLevel, ...] = levels(placement.size, reaches)
+    every: tuple[FeatureLevel, ...] = levels(placement.size, receptive_fields)
     cut = split_lines(views.filled, placement) if every else None
     if cut is None:
         rectangles = views.filled.shape[1]
         rows, nothing, shrink, every = views.filled.reshape(len(views), -1), [0, 0, *placement.size] * rectangles, 1, ()
         early: list[list[WindowBatch]] = []
     else:
-        rows, nothing, shrink = locate_cells(cut, every[-1]), list(NOTHING), every[-1].reach.stride
+        rows, nothing, shrink = locate_cells(cut, every[-1]), list(NOTHING), every[-1].receptive_field.stride
         early = strips(cut, views.filled, placement, every)
     groups, tables, order = group_views(views, rows, nothing, shrink, batch)
     shapes = tuple(tuple((part.size, len(part.table)) for part in parts) for parts in early)
@@ -219,7 +217,7 @@ def plan_batches(
 
 
 def split(program: BatchPlan, tables: Tensor) -> tuple[list[list[Tensor]], list[Tensor]]:
-    """The tables of the batches of every shared stage, and of every group."""
+    """Split the numbers of a plan into the tables of the batches of every shared stage, and of every group."""
     early = [[(count, 7 if number else 6) for _, count in shapes] for number, shapes in enumerate(program.batches)]
     late = [(group.views, program.columns) for group in program.groups]
     shapes = [shape for stage in early for shape in stage] + late
