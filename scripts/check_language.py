@@ -179,7 +179,6 @@ PENDING = (
     "src/objectseeker/metrics/settings.py",
     "src/objectseeker/metrics/sweeps.py",
     "src/objectseeker/metrics/tally.py",
-    "src/objectseeker/metrics/track_certificates.py",
     "src/objectseeker/metrics/tuning.py",
     "scripts",
 )

@@ -253,10 +253,10 @@ def test_the_packages_defense_for_video_the_whole_way_by_its_name(tmp_path):
     (tmp_path / "clip" / "boxes.json").write_text(json.dumps(content | {"boxes": boxes}))
     video = ["--defense", "builtin-video"]
     run(tmp_path, "observe", "boxes:clip", *video, "--out", "seen")
-    over_time = ["--window", frames, "--max-motion", 0, "--json"]
-    answer = json.loads(run(tmp_path, "evaluate", "seen", *video, *over_time).stdout)
-    assert json.loads(run(tmp_path, "evaluate", "seen", *over_time).stdout)["defense"] == answer["defense"]
-    (track,) = answer["over_time"]["tracks"]
+    options = ["--window", frames, "--max-motion", 0, "--json"]
+    answer = json.loads(run(tmp_path, "evaluate", "seen", *video, *options).stdout)
+    assert json.loads(run(tmp_path, "evaluate", "seen", *options).stdout)["defense"] == answer["defense"]
+    (track,) = answer["track_certificates"]["tracks"]
     assert track["windows"] == {"8": {"certified": 1, "all": 1}}
     width, height = Patch(0.01).size(400, 320)
     for turn, (x, y) in enumerate([(x1, y1 - 80), (x1 - 10, y1), (x2 - 20, y2 - 110)]):  # where the patch stays

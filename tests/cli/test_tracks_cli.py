@@ -8,11 +8,22 @@ import pytest
 from observe_job import make_dataset, run_here
 
 from objectseeker import Halves, ObjectSeekerError, Rule
-from objectseeker.cli._tracks import TrackOptions, certified_tracks
+from objectseeker.cli._tracks import TrackOptions, track_criteria, usable_tracks
 from objectseeker.core.recipes import Rolling
 from objectseeker.core.threats import ThreatModel
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import EvaluationSettings, evaluate_images
 
 RULE = Rule(mask_threshold=0.2)
+
+
+def certify(run, threat, options):
+    criteria = track_criteria(run, threat, options)
+    if criteria is None:
+        return None
+    settings = EvaluationSettings(rule=RULE, threshold_schedule=ThresholdSchedule.from_rule(RULE), threat=threat)
+    found = evaluate_images(run.images(), run.label_map, settings, tracks=criteria, intervals=False)
+    return usable_tracks(run, found.tracks, options)
 
 
 def make_clip(folder, widths):
@@ -33,33 +44,44 @@ def clip(tmp_path_factory):
 
 
 def test_windows_moves_and_times(clip):
-    found = certified_tracks(clip, RULE, ThreatModel(), TrackOptions(window=["2:2", "3:2"], max_motion=["1", "any"]))
-    assert [(row["frames"], row["moves"], row["times"]) for row in found.rows()] == [
+    found = certify(clip, ThreatModel(), TrackOptions(window=["2:2", "3:2"], max_motion=["1", "any"]))
+    assert [(row["window"], row["max_motion"], row["min_detections"]) for row in found.rows()] == [
         (2, 1, 2),
         (3, 1, 2),
         (2, None, 2),
         (3, None, 2),
     ]
-    usual = certified_tracks(clip, RULE, ThreatModel(), TrackOptions())
-    assert {row["frames"] for row in usual.rows()} == {2}
-    assert [row["moves"] for row in usual.rows()] == [0, 2, 8, None]
+    usual = certify(clip, ThreatModel(), TrackOptions())
+    assert {row["window"] for row in usual.rows()} == {2}
+    assert [row["max_motion"] for row in usual.rows()] == [0, 2, 8, None]
+
+
+def test_tracks_are_tallied_while_the_images_are_read_once(clip):
+    read = []
+    criteria = track_criteria(clip, ThreatModel(), TrackOptions())
+    settings = EvaluationSettings(rule=RULE, threshold_schedule=ThresholdSchedule.from_rule(RULE))
+    images, options = clip.images(), {"tracks": criteria, "intervals": False, "on_image": lambda: read.append(1)}
+    first = evaluate_images(images, clip.label_map, settings, **options)
+    assert len(read) == len(images)
+    found = evaluate_images(images, clip.label_map, settings, processes=2, **options)
+    assert found.tracks.to_dict() == first.tracks.to_dict()
 
 
 @pytest.mark.parametrize("moves", ["x", "-1", "1.5", "", "9" * 5000])
 def test_moves_that_are_none_are_refused(clip, moves):
     with pytest.raises(ObjectSeekerError, match="whole number of pixels per frame"):
-        certified_tracks(clip, RULE, ThreatModel(), TrackOptions(max_motion=[moves]))
+        certify(clip, ThreatModel(), TrackOptions(max_motion=[moves]))
 
 
 def test_a_sequence_of_several_sizes_is_said_to_be_left_out(tmp_path, capsys):
     run = make_clip(tmp_path / "odd", [24, 24, 25, 24, 24])
-    assert certified_tracks(run, RULE, ThreatModel(), TrackOptions(window=["2"])) is None
+    assert certify(run, ThreatModel(), TrackOptions(window=["2"])) is None
     assert "have several sizes: 1, the first 'odd'" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_without_tracks_and_two_patches_have_nothing_over_time(tmp_path, clip):
     run = run_here(make_dataset(tmp_path / "images", 2), tmp_path / "run")
-    assert certified_tracks(run, RULE, ThreatModel(), TrackOptions()) is None
-    assert certified_tracks(clip, RULE, ThreatModel(count=2), TrackOptions()) is None
+    assert certify(run, ThreatModel(), TrackOptions()) is None
+    assert certify(clip, ThreatModel(count=2), TrackOptions()) is None
     with pytest.raises(ObjectSeekerError, match="--window needs one patch and the tracks of a sequence"):
-        certified_tracks(run, RULE, ThreatModel(), TrackOptions(window=["2"]))
+        certify(run, ThreatModel(), TrackOptions(window=["2"]))

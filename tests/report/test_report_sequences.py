@@ -19,7 +19,7 @@ from objectseeker.core.temporal import (
     intersect_alternatives,
 )
 from objectseeker.core.threats import ThreatModel
-from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
+from objectseeker.metrics.track_certificates import MAX_MOTIONS, TrackCriteria, certify_tracks, tally_sequences
 from objectseeker.report.track_timelines import CERTIFIED_FRAME, CERTIFIED_WINDOW, NO_BOX, UNCERTIFIED, track_timelines
 
 ROLLING = Rolling(Halves(6), 4)
@@ -88,22 +88,32 @@ def test_what_the_page_shows_is_what_the_core_and_evaluate_say(tmp_path, recipe,
     (sequence,) = shown["sequences"]
     assert sequence["frames"] == [image.frame.number for image in images]
     assert [track["track"] for track in sequence["tracks"]] == ["4", "9"]
-    asked = Asked(windows=shown["windows"])
-    rows = over_time(images, VOCABULARY, recipe, settings.rule, settings.threat, asked).tracks
+    criteria = TrackCriteria(masks=recipe, windows=shown["windows"])
+    tally = tally_sequences(
+        images,
+        VOCABULARY,
+        settings.rule,
+        settings.threat,
+        lambda image: [masking.observation(image) for masking in criteria.maskings()],
+    )
+    rows = certify_tracks(tally, VOCABULARY.dataset_names, criteria, settings.threat.anywhere()).tracks
     found = set()
     for track in sequence["tracks"]:
         seen = frames_of(images, settings.rule, int(track["track"]))
-        for moves, way in zip(MOVES, track["motions"], strict=True):
+        for moves, way in zip(MAX_MOTIONS, track["motions"], strict=True):
             (row,) = [
-                row for row in rows if (str(row.track), row.moves) == (track["track"], moves) and not row.way.estimated
+                row
+                for row in rows
+                if (str(row.track), row.max_motion) == (track["track"], moves) and not row.masking.is_estimated
             ]
             begin, end = way["longest"]
-            assert way["uncertified"] == row.hidden == end - begin + 1
-            assert way["duration"] == f"{row.hidden} frame{'' if row.hidden == 1 else 's'}, {row.seconds:.2f} s"
+            assert way["uncertified"] == row.uncertified_frames == end - begin + 1
+            count = row.uncertified_frames
+            assert way["duration"] == f"{count} frame{'' if count == 1 else 's'}, {row.uncertified_seconds:.2f} s"
             for frames, runs in zip(shown["windows"], way["states"], strict=True):
                 wanted, hidden = asked_of_the_core(seen, moves, frames)
                 assert states(runs, row.last) == wanted
-                assert hidden == row.hidden
+                assert hidden == row.uncertified_frames
                 assert wanted.count(CERTIFIED_FRAME) == row.certified_frames
                 assert len(wanted) - wanted.count(NO_BOX) == row.boxes
                 found |= set(wanted)
@@ -192,7 +202,7 @@ def test_a_sequence_plays(opened, tmp_path):
     def frame():
         return int(page.locator("#frame-words").inner_text().split()[1])
 
-    for place, moves in enumerate(MOVES):
+    for place, moves in enumerate(MAX_MOTIONS):
         page.locator("#max-motion").select_option(str(place))
         for row, track in zip(shown_rows(page), tracks, strict=True):
             runs = track["motions"][place]["states"][0]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from objectseeker.cli._console import ProgressBar, escape, progress, stderr_console, terminal_table
-from objectseeker.core.observation import ObservedImage
-from objectseeker.core.rules import PruningRule
+from objectseeker.cli._console import escape, stderr_console, terminal_table
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import percent, to_csv, to_markdown
@@ -19,7 +16,7 @@ from objectseeker.runs.run import Run
 
 if TYPE_CHECKING:
     from objectseeker.metrics import ThreatModel
-    from objectseeker.metrics.track_certificates import OverTime, TrackRow
+    from objectseeker.metrics.track_certificates import TrackCertificate, TrackCertificates, TrackCriteria
 
 ANY = "any"
 WINDOW_TITLE = "Over time: certified frames and windows, in percent; certified tracks; longest uncertified time"
@@ -48,43 +45,43 @@ class TrackOptions:
     ] = None
 
 
-def certified_tracks(run: Run, rule: PruningRule, threat: ThreatModel, options: TrackOptions) -> OverTime | None:
-    """Certify the tracks of a run; None for a run without tracks, for which no option may be given."""
-    from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
+def track_criteria(run: Run, threat: ThreatModel, options: TrackOptions) -> TrackCriteria | None:
+    """Return what tracks require; None for a run without sequences, for which no option may be given."""
+    from objectseeker.metrics.track_certificates import MAX_MOTIONS, TrackCriteria
 
+    if threat.count != 1 or run.manifest.images[0].frame is None:
+        _reject_options(run, options)
+        return None
+    windows = [_window(text) for text in options.window or ()]
+    required = {detections for _, detections in windows} or {1}
+    if len(required) > 1:
+        raise ObjectSeekerError(f"--window requires one number of detections: got {', '.join(options.window or ())}")
+    return TrackCriteria(
+        masks=run.manifest.observation_settings.masks,
+        windows=tuple(frames for frames, _ in windows) or None,
+        max_motions=tuple(map(_pixels, options.max_motion)) if options.max_motion else MAX_MOTIONS,
+        min_detections=required.pop(),
+    )
+
+
+def usable_tracks(run: Run, result: TrackCertificates | None, options: TrackOptions) -> TrackCertificates | None:
+    """Return certificates with tracks; without any say why, and reject options for them."""
+    if result is None:
+        _reject_options(run, options)
+        return None
+    if not result.tracks:
+        stderr_console.print(escape(result.caveats()[-1]))
+        return None
+    return result
+
+
+def _reject_options(run: Run, options: TrackOptions) -> None:
     given = [name for name in ("window", "max_motion") if getattr(options, name)]
-    if threat.count == 1 and run.manifest.images[0].frame is not None:
-        windows = [_window(text) for text in options.window or ()]
-        required = {detections for _, detections in windows} or {1}
-        if len(required) > 1:
-            raise ObjectSeekerError(
-                f"--window requires one number of detections: got {', '.join(options.window or ())}"
-            )
-        criteria = Asked(
-            windows=tuple(frames for frames, _ in windows) or None,
-            moves=tuple(map(_pixels, options.max_motion)) if options.max_motion else MOVES,
-            times=required.pop(),
-        )
-        with progress("certifying tracks", len(run.parts)) as bar:
-            images = _with_progress(run.images(), bar)
-            result = over_time(images, run.label_map, run.manifest.observation_settings.masks, rule, threat, criteria)
-        if result is not None and result.tracks:
-            return result
-        if result is not None:
-            stderr_console.print(escape(result.remarks()[-1]))
-            return None
     if given:
         raise ObjectSeekerError(
             f"--{given[0].replace('_', '-')} needs one patch and the tracks of a sequence, and {run.folder} has none: "
             "observe mot:DIR or another sequence"
         )
-    return None
-
-
-def _with_progress(images: Iterable[ObservedImage], bar: ProgressBar) -> Iterator[ObservedImage]:
-    for image in images:
-        yield image
-        bar.advance()
 
 
 def _window(text: str) -> tuple[int, int]:
@@ -107,55 +104,55 @@ def _pixels(text: str) -> int | None:
     return int(text)
 
 
-def window_rows(result: OverTime) -> list[dict[str, str]]:
+def window_rows(result: TrackCertificates) -> list[dict[str, str]]:
     """Return one row per masks, window and patch motion, for all tracks together."""
     return [
         {
             "masks": _masks(row["masks"], row["estimated"]),
-            "passes": str(row["passes"]),
-            "window": str(row["frames"]),
-            "max motion": _motion(row["moves"]),
+            "passes": str(row["forward_passes"]),
+            "window": str(row["window"]),
+            "max motion": _motion(row["max_motion"]),
             "frames": percent(row["certified_frames"]),
             "windows": percent(row["certified_windows"]),
             "tracks": f"{row['certified_tracks']}/{row['tracks']}",
-            "uncertified": _duration(row["longest_hidden_frames"], row["longest_hidden_seconds"]),
+            "uncertified": _duration(row["longest_uncertified_frames"], row["longest_uncertified_seconds"]),
         }
         for row in result.rows()
     ]
 
 
-def track_rows(result: OverTime) -> list[dict[str, str]]:
+def track_rows(result: TrackCertificates) -> list[dict[str, str]]:
     """Return one row per track and masks, with a column per patch motion."""
     rows: dict[tuple[str, int, str], dict[str, str]] = {}
     for row in result.tracks:
-        key = row.sequence, row.track, str(row.way.masks)
+        key = row.sequence, row.track, str(row.masking.masks)
         cells = rows.setdefault(key, _first_columns(row))
-        cells[f"motion {_motion(row.moves)}"] = _duration(row.hidden, row.seconds)
+        cells[f"motion {_motion(row.max_motion)}"] = _duration(row.uncertified_frames, row.uncertified_seconds)
     return list(rows.values())
 
 
-def render_tracks(result: OverTime) -> list[Any]:
+def render_tracks(result: TrackCertificates) -> list[Any]:
     """Return what `evaluate` prints of a run with tracks."""
     windows, tracks = window_rows(result), track_rows(result)
-    return [terminal_table(WINDOW_TITLE, windows), *result.remarks(), terminal_table(TRACK_TITLE, tracks)]
+    return [terminal_table(WINDOW_TITLE, windows), *result.caveats(), terminal_table(TRACK_TITLE, tracks)]
 
 
-def save_tracks(out: Path, result: OverTime) -> None:
+def save_tracks(out: Path, result: TrackCertificates) -> None:
     """Write tracks.json with everything, tracks.csv by track, and tracks.md."""
     out.mkdir(parents=True, exist_ok=True)
     tracks = track_rows(result)
     save_json(out / "tracks.json", result.to_dict())
     save_text(out / "tracks.csv", to_csv(tracks))
-    caveats = "\n".join(f"- {line}" for line in result.remarks())
+    caveats = "\n".join(f"- {line}" for line in result.caveats())
     save_text(out / "tracks.md", "\n\n".join([to_markdown(window_rows(result)), caveats, to_markdown(tracks)]) + "\n")
 
 
-def _first_columns(row: TrackRow) -> dict[str, str]:
+def _first_columns(row: TrackCertificate) -> dict[str, str]:
     return {
         "track": f"{row.sequence} {row.track}",
         "class": row.name,
         "boxes": str(row.boxes),
-        "masks": _masks(str(row.way.masks), row.way.estimated),
+        "masks": _masks(str(row.masking.masks), row.masking.is_estimated),
         "frames": percent(100 * (row.certified_frames / row.boxes)),
     }
 

@@ -24,7 +24,7 @@ from objectseeker.cli._options import (
     tags_and_slices,
     warn_unsuitable_masks,
 )
-from objectseeker.cli._tracks import TrackOptions, certified_tracks, render_tracks, save_tracks
+from objectseeker.cli._tracks import TrackOptions, render_tracks, save_tracks, track_criteria, usable_tracks
 
 if TYPE_CHECKING:
     from objectseeker.metrics import EvaluationSettings, ThreatModel
@@ -113,9 +113,10 @@ def evaluate(
             raise ObjectSeekerError("--detectorguard compares at a clean recall, on all images: omit fppi and --by")
         _compare_with_detectorguard(run, settings_for(run, chosen, threat=model, **point), out, as_json)
         return
+    criteria = track_criteria(run, model, tracks)
     times = 1 if point.keys() <= {"base_threshold"} else 2  # that the images are read
     with progress("evaluating", times * len(run.parts)) as bar:
-        found = metrics.evaluate(run, chosen, threat=model, **point, on_image=bar.advance)
+        found = metrics.evaluate(run, chosen, threat=model, **point, tracks=criteria, on_image=bar.advance)
     deployed = found.deployed or chosen
     under_attack = None
     if attacks is not None:
@@ -126,17 +127,17 @@ def evaluate(
     rows = []
     if requested and found.defended.point is not None:
         rows = measure_slices(found.tally, tagged, requested, model)
-    over_time = certified_tracks(run, deployed.rule, model, tracks)
+    certificates = None if criteria is None else usable_tracks(run, found.tracks, tracks)
     if out is not None:
         tables.save(out, found, under_attack, rows)
-        if over_time is not None:
-            save_tracks(out, over_time)
+        if certificates is not None:
+            save_tracks(out, certificates)
     if as_json:
-        of_tracks = {} if over_time is None else {"over_time": over_time.to_dict()}
+        of_tracks = {} if certificates is None else {"track_certificates": certificates.to_dict()}
         print_json(tables.as_json(found, under_attack, rows) | of_tracks)
         return
     _print(tables.for_terminal(found, under_attack, rows, explained=explain))
-    _print([] if over_time is None else render_tracks(over_time))
+    _print([] if certificates is None else render_tracks(certificates))
     named = "" if defense.defense is None else f" --defense {escape(str(defense.defense))}"
     stdout_console.print(f"Next: objectseeker report {escape(str(runs[0]))}{named}")
 

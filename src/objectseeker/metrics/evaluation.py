@@ -29,6 +29,7 @@ from objectseeker.metrics.parallel import OnImage, default_process_count
 from objectseeker.metrics.settings import BASE_THRESHOLDS, OPERATING_POINT_KEYS, EvaluationSettings, describe_fppi
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, SliceMetrics, measure_slices
 from objectseeker.metrics.tally import MAX_TALLIED_IMAGES, RunTally, Tally, TallyRequest, tally_images
+from objectseeker.metrics.track_certificates import TrackCertificates, TrackCriteria, certify_tracks
 from objectseeker.runs.run import Run
 
 # Rows of tables: their labels, and the metrics in them.
@@ -175,6 +176,7 @@ class Evaluation:
         intervals: Per metric its 95 % confidence interval over images; empty for runs of too many images.
         tally: The counts that all metrics are functions of.
         defense: What the settings' rule is deployed as, where given.
+        tracks: Certificates over time, where requested, if there are tracks.
     """
 
     names: tuple[str, ...]
@@ -187,6 +189,7 @@ class Evaluation:
     intervals: Mapping[str, ConfidenceInterval]
     tally: Tally
     defense: Defense | None = None
+    tracks: TrackCertificates | None = None
 
     @property
     def deployed(self) -> Defense | None:
@@ -294,6 +297,7 @@ def evaluate(
     clean_recall: float | None = None,
     base_threshold: float | None = None,
     fppi: float | None = None,
+    tracks: TrackCriteria | None = None,
     intervals: bool = True,
     processes: int | None = None,
     on_image: OnImage = lambda: None,
@@ -310,6 +314,7 @@ def evaluate(
         clean_recall: Measure at the highest base threshold that reaches this clean recall, a fraction.
         base_threshold: Measure at this base threshold.
         fppi: Measure at the lowest base threshold with at most this many false positives per image.
+        tracks: Certify the tracks of sequences, too, by these criteria.
         intervals: Whether to compute confidence intervals.
         processes: How many processes share the images. Default: as many as there are cores, if that pays.
         on_image: Called whenever an image is done.
@@ -334,6 +339,7 @@ def evaluate(
         run.label_map,
         settings,
         defense=defense,
+        tracks=tracks,
         intervals=intervals,
         processes=default_process_count(len(run.parts)) if processes is None else processes,
         on_image=on_image,
@@ -364,6 +370,7 @@ def evaluate_images(
     settings: EvaluationSettings,
     *,
     defense: Defense | None = None,
+    tracks: TrackCriteria | None = None,
     intervals: bool = True,
     processes: int = 1,
     on_image: OnImage = lambda: None,
@@ -390,6 +397,7 @@ def evaluate_images(
         label_map: Maps the detector's labels to those of the dataset.
         settings: The rule, how its thresholds follow the base threshold, the threat and the operating point.
         defense: What the rule is deployed as; the result names it.
+        tracks: Certify the tracks of sequences, too, by these criteria.
         intervals: Whether to compute confidence intervals.
         processes: How many processes share the images, with the same result.
         on_image: Called whenever an image is done; images are read twice where only the curve tells the rule.
@@ -398,7 +406,7 @@ def evaluate_images(
         ObjectSeekerError: There is no image, or no object that counts.
     """
     rule = settings.fixed_rule
-    request = TallyRequest(settings=settings, rule=rule, curves=True, **_threats(settings))
+    request = TallyRequest(settings=settings, rule=rule, curves=True, tracks=tracks, **_threats(settings))
     if len(images) and not label_map.dataset_names:  # the images are not annotated
         raise ObjectSeekerError(nothing_counts(len(images)))
     options: dict[str, Any] = {"max_images": MAX_TALLIED_IMAGES, "processes": processes, "on_image": on_image}
@@ -411,7 +419,10 @@ def evaluate_images(
         rule = settings.on_curve(float(BASE_THRESHOLDS[rows["defended"]]))
         again = tally_images(images, label_map, replace(request, rule=rule, curves=False), **options)
         tally = replace(again.tally, undefended=run.tally.undefended, defended=run.tally.defended)
-        run = replace(run, tally=tally)
+        run = replace(run, tally=tally, sequences=again.sequences)
+    certified_tracks = None
+    if tracks is not None:
+        certified_tracks = certify_tracks(run.sequences, label_map.dataset_names, tracks, settings.threat.anywhere())
     evaluation = Evaluation(
         names=label_map.dataset_names,
         images=int(run.tally.images.sum()),
@@ -423,6 +434,7 @@ def evaluate_images(
         intervals={},
         tally=run.tally,
         defense=defense,
+        tracks=certified_tracks,
     )
     if not intervals or not run.per_image:
         return evaluation

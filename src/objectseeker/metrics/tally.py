@@ -28,6 +28,12 @@ from objectseeker.metrics.image_set import NO_IMAGES, BoxTable, ImageSet
 from objectseeker.metrics.matching import candidate_pairs, false_positives, greedy_match
 from objectseeker.metrics.parallel import OnImage, open_workers
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
+from objectseeker.metrics.track_certificates import (
+    SequenceTally,
+    TrackCriteria,
+    merge_sequences,
+    tally_sequences,
+)
 
 MAX_TALLIED_IMAGES = 100_000  # of more images only sums are kept: some 100 MB; there are then no confidence intervals
 
@@ -238,6 +244,7 @@ class TallyRequest:
         threats: What is certified against.
         joint_threats: Threats whose joint certificate is counted.
         curves: Whether to count true and false positives at every base threshold.
+        tracks: What tracks require; None counts no sequences.
     """
 
     settings: EvaluationSettings
@@ -245,16 +252,26 @@ class TallyRequest:
     threats: tuple[ThreatModel, ...] = ()
     joint_threats: tuple[ThreatModel, ...] = ()
     curves: bool = False
+    tracks: TrackCriteria | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunTally:
-    """The tally of a run, and what is not a sum over images: its scored boxes, for COCO's AP50."""
+    """The tally of a run, and what is not a sum over images: boxes sorted by score, and sequences.
+
+    Attributes:
+        tally: The counts.
+        ignored_objects: Objects that do not count.
+        scored: The undefended detector's boxes, for COCO's AP50, where curves were requested.
+        sequences: The tallies of sequences, by name, where tracks were requested.
+        per_image: Whether the tally has one row per image.
+    """
 
     tally: Tally
     ignored_objects: int
     scored: ScoredBoxes | None
-    per_image: bool  # whether the tally has one row per image
+    sequences: Mapping[str, SequenceTally]
+    per_image: bool
 
 
 def tally_images(
@@ -301,6 +318,7 @@ def _joined(parts: Sequence[RunTally], *, per_image: bool) -> RunTally:
         tally if per_image else tally.summed(),
         sum(part.ignored_objects for part in parts),
         ScoredBoxes.join(scored) if scored else None,
+        merge_sequences(part.sequences for part in parts),
         per_image,
     )
 
@@ -311,8 +329,23 @@ def _tally_parts(scenes: Iterable[ImageSet], argument: tuple[TallyRequest, bool]
     for scene in scenes:
         tally = tally_part(scene, request)
         scored = ScoredBoxes.of(scene) if request.curves else None
-        parts.append(RunTally(tally if per_image else tally.summed(), int(scene.ignore.sum()), scored, per_image))
+        sequences = _sequences(scene, request)
+        tally = tally if per_image else tally.summed()
+        parts.append(RunTally(tally, int(scene.ignore.sum()), scored, sequences, per_image))
     return parts
+
+
+def _sequences(scene: ImageSet, request: TallyRequest) -> dict[str, SequenceTally]:
+    if request.tracks is None or request.rule is None:
+        return {}
+    maskings = request.tracks.maskings()
+    return tally_sequences(
+        scene.images,
+        scene.vocabulary,
+        request.rule,
+        request.settings.threat,
+        lambda image: [masking.observation(image) for masking in maskings],
+    )
 
 
 def tally_part(scene: ImageSet, request: TallyRequest) -> Tally:

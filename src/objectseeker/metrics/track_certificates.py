@@ -1,18 +1,19 @@
-"""Certificates over time, of all tracks of a run: how often each object of a sequence is surely reported.
+"""Certificates over time: how often each tracked object of a sequence is guaranteed to be detected.
 
-A window are n frames after one another within a track, the first of which has a box of the object. It is certified if
-the object is surely reported in at least m of them (`core.windows`), a track if all of its windows are. A frame without
-a box, one that is ignored and one that was not observed prove nothing, and the patch moves on meanwhile.
+A window is n consecutive frames of a sequence, the first of which has a box of the track's object. It is certified if
+the object is guaranteed to be reported in at least m of them (`core.temporal`); a track is certified if all of its
+windows are. A frame without a box, one that is ignored and one that was not observed prove nothing, and the patch moves
+on meanwhile.
 
-Of a run with rolling masks these are certificates of it: of streams that show each frame the share that it has in the
-run (`core.rolling.of_frame`). A run with all masks also says what rolling ones would give: an estimate, since the same
-views, grouped otherwise, may have other last bits.
+A run with rolling masks is certified for streams that show each frame the share of the masks that it has in the run
+(`core.rolling.recipe_for_frame`). A run with all masks also estimates what rolling ones would certify: only an
+estimate, since the same views, grouped otherwise, may have other last bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,66 +30,196 @@ from objectseeker.core.temporal import (
     frame_positions,
     intersect_alternatives,
 )
-from objectseeker.core.threats import Patch, PatchLocation, ThreatModel
+from objectseeker.core.threats import Patch, ThreatModel
 from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.text import shown
 
 WINDOWS = (4, 8, 16)
-ESTIMATED = " *"  # behind masks in tables
-MOVES: tuple[int | None, ...] = (0, 2, 8, None)
+MAX_MOTIONS: tuple[int | None, ...] = (0, 2, 8, None)
+ESTIMATED = " *"  # after masks in tables
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalMasking:
+    """Masks shown over time, and the windows they are certified for.
+
+    Attributes:
+        masks: The recipe of the frames.
+        windows: Lengths in frames.
+        is_estimated: The run shows all masks, and these are some of them.
+        forward_passes: The largest number that a frame takes.
+    """
+
+    masks: Recipe
+    windows: tuple[int, ...]
+    is_estimated: bool = False
+    forward_passes: int = 0
+
+    def observation(self, image: ObservedImage) -> Observation:
+        """Return what this masking shows of a frame; reject a frame that shows another share of rolling masks."""
+        seen, frame = image.observation, image.frame
+        assert frame is not None
+        if not isinstance(self.masks, Rolling):
+            return seen
+        share = recipe_for_frame(self.masks, frame.number).masks(seen.width, seen.height)
+        if self.is_estimated:
+            return seen.restricted_to(share)
+        if seen.masks != share:
+            raise ObjectSeekerError(
+                f"{shown(image.id)} was observed under another share of {self.masks} than its frame number requires: "
+                f"got frame {frame.number}. Observe the sequence again."
+            )
+        return seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is asked of tracks: `times` reports in every window of so many frames, however the patch moves.
+class TrackCriteria:
+    """Detections that a track requires, and the patch motions it is certified against.
 
-    `moves` are the pixels a frame along each axis, None for a patch that jumps anywhere. Without `windows` they are
-    those of the rolling masks, else WINDOWS.
+    Attributes:
+        masks: The recipe that the run was observed with.
+        windows: Lengths in frames. Default: that of the rolling masks, else WINDOWS.
+        max_motions: Pixels per frame along each axis; None for a patch that may jump anywhere.
+        min_detections: Reports required in every window.
+
+    Raises:
+        ObjectSeekerError: A value is out of range.
     """
 
+    masks: Recipe
     windows: tuple[int, ...] | None = None
-    moves: tuple[int | None, ...] = MOVES
-    times: int = 1
-    location: PatchLocation = "anywhere"
+    max_motions: tuple[int | None, ...] = MAX_MOTIONS
+    min_detections: int = 1
 
     def __post_init__(self) -> None:
         for frames in self.windows or ():
             require_count(frames, "window")
-        require_count(self.times, "times")
-        for moves in self.moves:
-            if moves is not None and (type(moves) is not int or moves < 0):
-                raise ObjectSeekerError(f"moves must be whole pixels a frame of at least 0, got {moves!r}")
+        require_count(self.min_detections, "min_detections")
+        for motion in self.max_motions:
+            if motion is not None and (type(motion) is not int or motion < 0):
+                raise ObjectSeekerError(
+                    f"max_motions must be whole pixels per frame of at least 0: got {motion!r}. "
+                    "Use None for any motion."
+                )
+
+    def maskings(self) -> list[TemporalMasking]:
+        """Return the masks of the run, and the rolling masks that can be estimated from it."""
+        if isinstance(self.masks, Rolling):
+            return [TemporalMasking(self.masks, self.windows or (self.masks.frames,))]
+        windows = self.windows or WINDOWS
+        rolling = [] if isinstance(self.masks, Pairs | Share) else [frames for frames in windows if frames > 1]
+        return [
+            TemporalMasking(self.masks, windows),
+            *(TemporalMasking(Rolling(self.masks, frames), (frames,), is_estimated=True) for frames in rolling),
+        ]
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to show masks over time; `estimated` if the run shows others, of which these are some."""
+@dataclass(slots=True, eq=False)
+class TrackTally:
+    """A track: its label in the dataset, and per frame with a box the patch positions under each masking."""
 
-    masks: Recipe
-    windows: tuple[int, ...]
-    passes: int  # a frame takes at most
-    estimated: bool
+    label: int
+    positions: dict[int, list[FramePositions]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class SequenceTally:
+    """The frames of a sequence, as far as certificates over time depend on them.
+
+    Attributes:
+        fps: Frames per second, where known.
+        sizes: Width and height of the frames.
+        annotated: The tracks with objects that count.
+        tracks: Those of them whose class the detector knows, by number.
+    """
+
+    fps: float | None
+    sizes: set[tuple[int, int]] = field(default_factory=set)
+    annotated: set[int] = field(default_factory=set)
+    tracks: dict[int, TrackTally] = field(default_factory=dict)
+
+    def add(self, other: SequenceTally) -> None:
+        """Add the tally of further frames."""
+        self.sizes |= other.sizes
+        self.annotated |= other.annotated
+        for number, track in other.tracks.items():
+            self.tracks.setdefault(number, TrackTally(track.label)).positions.update(track.positions)
+
+
+def tally_sequences(
+    images: Iterable[ObservedImage],
+    label_map: LabelMap,
+    rule: PruningRule,
+    threat: ThreatModel,
+    observations: Callable[[ObservedImage], Sequence[Observation]],
+) -> dict[str, SequenceTally]:
+    """Tally the sequences among some images, by name, against a patch anywhere.
+
+    `observations` returns what each masking shows of a frame.
+    """
+    sequences: dict[str, SequenceTally] = {}
+    threshold = rule.resolve_threshold(threat.certification_threshold)
+    for image in images:
+        if image.frame is None:
+            continue
+        sequence = sequences.setdefault(image.frame.sequence, SequenceTally(image.frame.fps))
+        sequence.sizes.add((image.observation.width, image.observation.height))
+        has_track = ~image.ignore & (image.track != NO_TRACK) if len(image.track) else np.zeros_like(image.ignore)
+        chosen = np.flatnonzero(has_track)
+        sequence.annotated |= set(image.track[chosen].tolist())
+        objects, of_object = label_map.map_to_detector(image.truth[chosen], classwise=rule.classwise)
+        positions = [
+            frame_positions(
+                rule, seen, objects, threat.anywhere(), certification_threshold=threshold, bound=threat.bound
+            )
+            for seen in observations(image)
+        ]
+        for position, n in enumerate(chosen.tolist()):
+            rows = np.flatnonzero(of_object == position).tolist()
+            if rows:
+                track = sequence.tracks.setdefault(int(image.track[n]), TrackTally(int(image.truth.label[n])))
+                track.positions[image.frame.number] = [
+                    intersect_alternatives([per_row[row] for row in rows]) for per_row in positions
+                ]
+    return sequences
+
+
+def merge_sequences(parts: Iterable[Mapping[str, SequenceTally]]) -> dict[str, SequenceTally]:
+    """Merge the tallies of consecutive images."""
+    merged: dict[str, SequenceTally] = {}
+    for part in parts:
+        for name, sequence in part.items():
+            merged.setdefault(name, SequenceTally(sequence.fps)).add(sequence)
+    return merged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TrackRow:
-    """One track, one way to show masks, one patch."""
+class TrackCertificate:
+    """One track under one masking, against a patch of one motion.
+
+    Attributes:
+        boxes: Frames in which the object has a box.
+        certified_frames: Those of them that are certified on their own.
+        windows: Per window length the certified windows, and all.
+        uncertified_frames: The longest time for which an attacker can keep reports below what is required.
+    """
 
     sequence: str
     track: int
     name: str
     fps: float | None
-    way: Way
-    moves: int | None
-    first: int  # frame
+    masking: TemporalMasking
+    max_motion: int | None
+    first: int
     last: int
-    boxes: int  # frames in which the object has one
-    certified_frames: int  # of these, alone
-    windows: dict[int, tuple[int, int]]  # by frames: certified ones, all
-    hidden: int  # the longest time in frames that the attacker can keep reports below what is asked
+    boxes: int
+    certified_frames: int
+    windows: dict[int, tuple[int, int]]
+    uncertified_frames: int
 
     @property
-    def seconds(self) -> float | None:
-        return None if self.fps is None else self.hidden / self.fps
+    def uncertified_seconds(self) -> float | None:
+        return None if self.fps is None else self.uncertified_frames / self.fps
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -96,270 +227,206 @@ class TrackRow:
             "track": self.track,
             "class": self.name,
             "fps": self.fps,
-            "masks": str(self.way.masks),
-            "moves": self.moves,
+            "masks": str(self.masking.masks),
+            "max_motion": self.max_motion,
             "first_frame": self.first,
             "last_frame": self.last,
             "boxes": self.boxes,
             "certified_frames": self.certified_frames,
             "windows": {
-                str(frames): {"certified": certified, "all": every}
-                for frames, (certified, every) in self.windows.items()
+                str(frames): {"certified": certified, "all": count}
+                for frames, (certified, count) in self.windows.items()
             },
-            "longest_hidden_frames": self.hidden,
-            "longest_hidden_seconds": self.seconds,
+            "longest_uncertified_frames": self.uncertified_frames,
+            "longest_uncertified_seconds": self.uncertified_seconds,
         }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OverTime:
-    """What is certified over time: one row per track, way and patch, and the sums of them."""
+class TrackCertificates:
+    """Certificates over time: one per track, masking and patch motion, and their sums.
 
-    asked: Asked
+    Attributes:
+        criteria: What was required.
+        patch: The patch that tracks are certified against.
+        sequences: How many sequences were certified.
+        tracks: The certificates.
+        mixed_sizes: Sequences that were skipped because their frames differ in size.
+        unmatched_tracks: Tracks that were skipped because the detector does not know their class.
+    """
+
+    criteria: TrackCriteria
     patch: Patch
     sequences: int
-    tracks: tuple[TrackRow, ...]
-    several_sizes: tuple[str, ...] = ()  # sequences that are left out for it
-    unknown: int = 0  # tracks that are left out because the detector does not know their class
+    tracks: tuple[TrackCertificate, ...]
+    mixed_sizes: tuple[str, ...] = ()
+    unmatched_tracks: int = 0
 
     def rows(self) -> list[dict[str, Any]]:
-        """All tracks together, one row per way to show masks, window and patch; shares are percentages."""
-        groups: dict[tuple[Way, int | None], list[TrackRow]] = {}
-        for row in self.tracks:
-            groups.setdefault((row.way, row.moves), []).append(row)
+        """Return one row per masking, window and patch motion, for all tracks; shares are percentages."""
+        groups: dict[tuple[TemporalMasking, int | None], list[TrackCertificate]] = {}
+        for track in self.tracks:
+            groups.setdefault((track.masking, track.max_motion), []).append(track)
         return [
-            self._row(way, frames, moves, tracks) for (way, moves), tracks in groups.items() for frames in way.windows
+            self._row(masking, frames, motion, tracks)
+            for (masking, motion), tracks in groups.items()
+            for frames in masking.windows
         ]
 
-    def _row(self, way: Way, frames: int, moves: int | None, tracks: Sequence[TrackRow]) -> dict[str, Any]:
-        counts = [track.windows[frames] for track in tracks if track.windows[frames][1]]
-        worst = max(tracks, key=lambda track: (track.hidden, track.seconds or 0))
-        certified, every = (sum(count) for count in zip(*counts, strict=True)) if counts else (0, 0)
-        boxes = sum(track.boxes for track in tracks)
+    def _row(
+        self, masking: TemporalMasking, window: int, max_motion: int | None, tracks: Sequence[TrackCertificate]
+    ) -> dict[str, Any]:
+        counts = [track.windows[window] for track in tracks if track.windows[window][1]]
+        worst = max(tracks, key=lambda track: (track.uncertified_frames, track.uncertified_seconds or 0))
+        certified, windows = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+        frames = sum(track.certified_frames for track in tracks)
         return {
-            "masks": str(way.masks),
-            "estimated": way.estimated,
-            "passes": way.passes,
-            "moves": moves,
-            "frames": frames,
-            "times": self.asked.times,
-            "certified_frames": _share(sum(track.certified_frames for track in tracks), boxes),
-            "windows": every,
-            "certified_windows": _share(certified, every),
+            "masks": str(masking.masks),
+            "estimated": masking.is_estimated,
+            "forward_passes": masking.forward_passes,
+            "max_motion": max_motion,
+            "window": window,
+            "min_detections": self.criteria.min_detections,
+            "certified_frames": 100 * (frames / sum(track.boxes for track in tracks)),
+            "windows": windows,
+            "certified_windows": 100 * (certified / windows) if windows else None,
             "tracks": len(counts),
-            "certified_tracks": sum(one == all_of_it for one, all_of_it in counts),
-            "longest_hidden_frames": worst.hidden,
-            "longest_hidden_seconds": worst.seconds,
+            "certified_tracks": sum(holding == count for holding, count in counts),
+            "longest_uncertified_frames": worst.uncertified_frames,
+            "longest_uncertified_seconds": worst.uncertified_seconds,
         }
 
-    def remarks(self) -> list[str]:
-        """What a reader of the numbers must know."""
-        lengths = {(row.sequence, row.track): row.last - row.first + 1 for row in self.tracks}
-        longest = max((frames for row in self.tracks for frames in row.way.windows), default=0)
+    def caveats(self) -> list[str]:
+        """List what a reader of the numbers must know."""
+        lengths = {(track.sequence, track.track): track.last - track.first + 1 for track in self.tracks}
+        longest = max((frames for track in self.tracks for frames in track.masking.windows), default=0)
         short = sum(length < longest for length in lengths.values())
-        times = "once" if self.asked.times == 1 else f"{self.asked.times} times"
-        said = [
+        times = "once" if self.criteria.min_detections == 1 else f"{self.criteria.min_detections} times"
+        lines = [
             f"sequences: {self.sequences}, tracks: {len(lengths)}; a patch of {self.patch.area:.2%}, aspect "
             f"{self.patch.aspect:g}, {self.patch.location}; certified: reported at least {times} in every window",
-            "moves: pixels of the image a frame, at most, along each axis; hidden: the longest time of all tracks",
+            "max motion: pixels per frame along each axis; uncertified: the longest time of all tracks",
         ]
-        if any(isinstance(row.way.masks, Rolling) for row in self.tracks):
-            said.append(
+        if any(isinstance(track.masking.masks, Rolling) for track in self.tracks):
+            lines.append(
                 "rolling masks: about streams that show frame t share t mod n, t its number in the run: detect does so "
                 "without --stride, and not with live sources"
             )
-        if self.several_sizes:
-            said.append(
-                f"sequences left out because their frames have several sizes: {len(self.several_sizes)}, the first "
-                f"{self.several_sizes[0][:80]!r}; where a patch moves to is said in pixels of one size"
+        if self.mixed_sizes:
+            lines.append(
+                f"sequences skipped because their frames have several sizes: {len(self.mixed_sizes)}, the first "
+                f"{shown(self.mixed_sizes[0])}; patch motion is measured in pixels of one size"
             )
-        if self.unknown:
-            said.append(f"tracks left out because the detector does not know their class: {self.unknown}")
+        if self.unmatched_tracks:
+            lines.append(f"tracks skipped because the detector does not know their class: {self.unmatched_tracks}")
         if short:
-            said.append(f"tracks that are shorter than the longest window: {short}")
-        if any(row.way.estimated for row in self.tracks):
-            said.append("* estimated from a run that shows all masks: observe with --masks rolling:N:... to certify")
-        return said
+            lines.append(f"tracks that are shorter than the longest window: {short}")
+        if any(track.masking.is_estimated for track in self.tracks):
+            lines.append("* estimated from a run that shows all masks: observe with --masks rolling:N:... to certify")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, ready for JSON."""
         return {
             "patch_area": self.patch.area,
             "patch_aspect": self.patch.aspect,
             "location": self.patch.location,
-            "times": self.asked.times,
+            "min_detections": self.criteria.min_detections,
             "sequences": self.sequences,
-            "several_sizes": list(self.several_sizes),
-            "tracks_of_unknown_classes": self.unknown,
+            "sequences_with_mixed_sizes": list(self.mixed_sizes),
+            "tracks_of_unmatched_classes": self.unmatched_tracks,
             "rows": self.rows(),
-            "tracks": [row.to_dict() for row in self.tracks],
+            "tracks": [track.to_dict() for track in self.tracks],
         }
 
 
-@dataclass(slots=True, eq=False)
-class _Track:
-    """A track while frames pass by."""
+def certify_tracks(
+    sequences: Mapping[str, SequenceTally], names: Sequence[str], criteria: TrackCriteria, patch: Patch
+) -> TrackCertificates | None:
+    """Certify the tracks of tallied sequences; None if there are none.
 
-    sequence: str
-    number: int
-    label: int
-    fps: float | None
-    seen: dict[int, list[FramePositions]]  # by frame, one for each way
+    Sequences whose frames have several sizes are skipped.
 
+    Args:
+        sequences: The tallies of a run, whose positions are under the criteria's maskings.
+        names: The classes of the dataset.
+        criteria: What tracks require.
+        patch: What the tally was counted against.
 
-def over_time(
-    images: Iterable[ObservedImage],
-    vocabulary: LabelMap,
-    masks: Recipe,
-    rule: PruningRule,
-    threat: ThreatModel,
-    asked: Asked | None = None,
-) -> OverTime | None:
-    """What is certified over time of a run that was observed with `masks`; None if it has no tracks.
-
-    Sequences whose frames have several sizes are left out.
-
-    Guarantee: of a way that is not estimated, what `core.windows.first_unreported` states, for every certified window.
+    Guarantee: without estimated masks, what `core.temporal.earliest_uncertified_start` states holds for every
+    certified window.
     """
-    asked = asked or Asked()
-    patch = replace(threat.anywhere(), location=asked.location)
-    ways: tuple[Way, ...] = ()
-    tracks: dict[tuple[str, int], _Track] = {}
-    annotated: set[tuple[str, int]] = set()
-    sizes: dict[str, set[tuple[int, int]]] = {}
-    for image in images:
-        if image.frame is None:
-            continue
-        size = image.observation.width, image.observation.height
-        ways = tuple(_most(way, size) for way in ways or _ways(masks, asked))
-        sizes.setdefault(image.frame.sequence, set()).add(size)
-        _require_share(image, masks)
-        annotated |= {(image.frame.sequence, number) for number in image.track[_counted(image)].tolist()}
-        shown = [_shown(image, way) for way in ways]
-        for n, found in tracked_objects(image, vocabulary, rule, threat, patch, shown):
-            key = image.frame.sequence, int(image.track[n])
-            if key not in tracks:
-                tracks[key] = _Track(*key, int(image.truth.label[n]), image.frame.fps, {})
-            tracks[key].seen[image.frame.number] = found
-    if not tracks:
+    if not any(sequence.tracks for sequence in sequences.values()):
         return None
-    names = vocabulary.dataset_names
-    several = tuple(name for name, of_sequence in sizes.items() if len(of_sequence) > 1)
-    of_one_size = [track for track in tracks.values() if track.sequence not in several]
-    rows = [row for track in of_one_size for row in _rows(track, names[track.label], ways, asked)]
-    unknown = len(annotated - tracks.keys())
-    return OverTime(asked, patch, len(sizes) - len(several), tuple(rows), several, unknown)
-
-
-def _require_share(image: ObservedImage, masks: Recipe) -> None:
-    """A frame that was shown another share than its number says is not what any stream shows."""
-    assert image.frame is not None
-    shown = image.observation
-    if isinstance(masks, Rolling) and shown.masks != masks.recipe_for_frame(image.frame.number).masks(
-        shown.width, shown.height
-    ):
-        raise ObjectSeekerError(f"{image.id[:80]!r} was observed under another share of {masks} than its number says")
-
-
-def _ways(masks: Recipe, asked: Asked) -> Iterator[Way]:
-    if isinstance(masks, Rolling):
-        yield Way(masks, asked.windows or (masks.frames,), 0, estimated=False)
-        return
-    windows = asked.windows or WINDOWS
-    yield Way(masks, windows, 0, estimated=False)
-    if not isinstance(masks, Pairs | Share):
-        for frames in windows:
-            if frames > 1:
-                yield Way(Rolling(masks, frames), (frames,), 0, estimated=True)
-
-
-def _most(way: Way, size: tuple[int, int]) -> Way:
-    return replace(way, passes=max(way.passes, way.masks.forward_passes(*size)))
-
-
-def _shown(image: ObservedImage, way: Way) -> Observation:
-    """What the frame shows in this way."""
-    seen = image.observation
-    if not way.estimated or image.frame is None:
-        return seen
-    return seen.restricted_to(recipe_for_frame(way.masks, image.frame.number).masks(seen.width, seen.height))
-
-
-def tracked_objects(
-    image: ObservedImage,
-    vocabulary: LabelMap,
-    rule: PruningRule,
-    threat: ThreatModel,
-    patch: Patch,
-    shown: Sequence[Observation],
-) -> Iterator[tuple[int, list[FramePositions]]]:
-    """The objects of a frame that count and have a track, by number; and what the frame, as `shown`, is for each."""
-    chosen = _counted(image)
-    truth, of_object = vocabulary.map_to_detector(image.truth[chosen], classwise=rule.classwise)
-    threshold = rule.resolve_threshold(threat.certification_threshold)
-    found = [
-        frame_positions(rule, one, truth, patch, certification_threshold=threshold, bound=threat.bound) for one in shown
+    sizes = set().union(*(sequence.sizes for sequence in sequences.values()))
+    maskings = [
+        replace(masking, forward_passes=max(masking.masks.forward_passes(*size) for size in sizes))
+        for masking in criteria.maskings()
     ]
-    for place, n in enumerate(chosen.tolist()):
-        rows = np.flatnonzero(of_object == place).tolist()
-        if rows:
-            yield n, [intersect_alternatives([of_way[row] for row in rows]) for of_way in found]
+    mixed = tuple(name for name, sequence in sequences.items() if len(sequence.sizes) > 1)
+    certificates = [
+        certificate
+        for name, sequence in sequences.items()
+        if name not in mixed
+        for number, track in sequence.tracks.items()
+        for certificate in _certificates(name, sequence.fps, number, track, names[track.label], maskings, criteria)
+    ]
+    unmatched = sum(len(sequence.annotated - sequence.tracks.keys()) for sequence in sequences.values())
+    return TrackCertificates(criteria, patch, len(sequences) - len(mixed), tuple(certificates), mixed, unmatched)
 
 
-def _counted(image: ObservedImage) -> Ints:
-    """The objects of a frame that count and have a track, by number."""
-    return np.flatnonzero(~image.ignore & (image.track != NO_TRACK)) if len(image.track) else np.empty(0, np.int64)
-
-
-def _rows(track: _Track, name: str, ways: Sequence[Way], asked: Asked) -> Iterator[TrackRow]:
-    frames = sorted(track.seen)  # those between are blind
-    at = np.array(frames)
-    for number, way in enumerate(ways):
-        line = [track.seen[frame][number] for frame in frames]
-        for moves in asked.moves:
-            reach = UNBOUNDED_MOTION if moves is None else moves
-            earliest = np.array(earliest_uncertified_start(line, reach, asked.times, numbers=frames))
-            begin, end = longest_hidden(earliest, at)
-            yield TrackRow(
-                sequence=track.sequence,
-                track=track.number,
+def _certificates(
+    sequence: str,
+    fps: float | None,
+    number: int,
+    track: TrackTally,
+    name: str,
+    maskings: Sequence[TemporalMasking],
+    criteria: TrackCriteria,
+) -> Iterator[TrackCertificate]:
+    frames = sorted(track.positions)  # those in between are unobserved
+    numbers = np.array(frames)
+    for index, masking in enumerate(maskings):
+        line = [track.positions[frame][index] for frame in frames]
+        for max_motion in criteria.max_motions:
+            motion = UNBOUNDED_MOTION if max_motion is None else max_motion
+            earliest = np.array(earliest_uncertified_start(line, motion, criteria.min_detections, numbers=frames))
+            begin, end = longest_uncertified(earliest, numbers)
+            windows = {}
+            for length in masking.windows:
+                begins, ends = window_bounds(numbers, length)
+                windows[length] = int((earliest[ends] > begins).sum()), len(begins)
+            yield TrackCertificate(
+                sequence=sequence,
+                track=number,
                 name=name,
-                fps=track.fps,
-                way=way,
-                moves=moves,
+                fps=fps,
+                masking=masking,
+                max_motion=max_motion,
                 first=frames[0],
                 last=frames[-1],
                 boxes=len(frames),
-                certified_frames=sum(instant.certified for instant in line),
-                windows={length: _windows(earliest, at, length) for length in way.windows},
-                hidden=end - begin,
+                certified_frames=sum(positions.certified for positions in line),
+                windows=windows,
+                uncertified_frames=end - begin,
             )
 
 
-def _windows(earliest: Ints, at: Ints, frames: int) -> tuple[int, int]:
-    """Of the windows that begin with a box: how many are certified, and how many there are."""
-    begins, ends = windows_of(at, frames)
-    return int((earliest[ends] > begins).sum()), len(begins)
+def window_bounds(numbers: Ints, frames: int) -> tuple[Ints, Ints]:
+    """Return the first and the last box of every window of `frames` frames that begins with one.
 
-
-def windows_of(at: Ints, frames: int) -> tuple[Ints, Ints]:
-    """The first and the last box of every window of so many frames that begins with one; `at` are the frames of boxes.
-
-    Where a window ends without one, what holds at its last box holds at its end.
+    `numbers` are the frames of boxes. Where a window ends without one, what holds at its last box holds at its end.
     """
-    begins = np.flatnonzero(at + frames - 1 <= at[-1])
-    return begins, np.searchsorted(at, at[begins] + frames - 1, side="right") - 1
+    begins = np.flatnonzero(numbers + frames - 1 <= numbers[-1])
+    return begins, np.searchsorted(numbers, numbers[begins] + frames - 1, side="right") - 1
 
 
-def longest_hidden(earliest: Ints, at: Ints) -> tuple[int, int]:
-    """Where the longest time begins and ends, from a frame with a box to another one, with too few reports.
+def longest_uncertified(earliest: Ints, numbers: Ints) -> tuple[int, int]:
+    """Return the begin and end of the longest time with too few reports, between frames with a box.
 
-    `at` are the frames of boxes, `earliest` is what `first_unreported` gave for them.
+    `numbers` are the frames of boxes, `earliest` is what `earliest_uncertified_start` returned for them.
     """
-    begin = at[np.minimum(earliest, len(at) - 1)]
-    length = np.where(earliest <= np.arange(len(at)), at - begin + 1, 0)
+    begin = numbers[np.minimum(earliest, len(numbers) - 1)]
+    length = np.where(earliest <= np.arange(len(numbers)), numbers - begin + 1, 0)
     longest = int(length.argmax())
     return int(begin[longest]), int(begin[longest] + length[longest])
-
-
-def _share(part: int, whole: int) -> float | None:
-    return 100 * (part / whole) if whole else None

@@ -7,7 +7,6 @@ it. `metrics.track_certificates`, which `evaluate` uses too, defines windows and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -18,32 +17,21 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, Rolling
 from objectseeker.core.rules import PruningRule
-from objectseeker.core.temporal import UNBOUNDED_MOTION, FramePositions, earliest_uncertified_start
+from objectseeker.core.temporal import UNBOUNDED_MOTION, earliest_uncertified_start
 from objectseeker.core.threats import ThreatModel
-from objectseeker.metrics.track_certificates import MOVES, WINDOWS, longest_hidden, tracked_objects, windows_of
+from objectseeker.metrics.track_certificates import (
+    MAX_MOTIONS,
+    WINDOWS,
+    SequenceTally,
+    TrackTally,
+    longest_uncertified,
+    tally_sequences,
+    window_bounds,
+)
 from objectseeker.report.packed_certificates import Column
 from objectseeker.text import redact_path
 
 NO_BOX, CERTIFIED_FRAME, CERTIFIED_WINDOW, UNCERTIFIED = range(4)  # states of a track in a frame
-
-
-@dataclass(slots=True, eq=False)
-class _ReportTrack:
-    """A track while its frames are read."""
-
-    label: int
-    positions: dict[int, FramePositions] = field(default_factory=dict)  # by frame number
-    objects: list[int] = field(default_factory=list)  # numbers in the report
-
-
-@dataclass(slots=True, eq=False)
-class _SequenceState:
-    """A sequence while its frames are read."""
-
-    fps: float | None
-    images: dict[int, int] = field(default_factory=dict)  # by frame number
-    sizes: set[tuple[int, int]] = field(default_factory=set)
-    tracks: dict[int, _ReportTrack] = field(default_factory=dict)
 
 
 def track_timelines(
@@ -53,59 +41,42 @@ def track_timelines(
 
     The column holds the row of an object's track in its sequence, -1 for none.
     """
-    sequences: dict[str, _SequenceState] = {}
-    objects = 0
-    for number, image in enumerate(images):
-        if image.frame is not None:
-            sequence = sequences.setdefault(image.frame.sequence, _SequenceState(image.frame.fps))
-            sequence.images[image.frame.number] = number
-            sequence.sizes.add((image.observation.width, image.observation.height))
-            _add_frame(sequence, image, label_map, rule, threat, objects)
-        objects += len(image.truth)
+    sequences = tally_sequences(images, label_map, rule, threat, lambda image: [image.observation])
     if not sequences:
         return None, {}
+    first = np.cumsum([0, *(len(image.truth) for image in images)])
+    row_of_object = np.full(first[-1], -1, np.int32)
+    frames: dict[str, dict[int, int]] = {name: {} for name in sequences}  # images by frame number
+    for number, image in enumerate(images):
+        if image.frame is not None:
+            frames[image.frame.sequence][image.frame.number] = number
+            for row, (key, track) in enumerate(sequences[image.frame.sequence].tracks.items()):
+                if image.frame.number in track.positions:
+                    row_of_object[first[number] + np.flatnonzero((image.track == key) & ~image.ignore)] = row
     rolling = masks.frames if isinstance(masks, Rolling) else None
     windows = (1, *WINDOWS) if rolling is None else (rolling,)
-    row_of_object = np.full(objects, -1, np.int32)
-    for sequence in sequences.values():
-        for row, track in enumerate(sequence.tracks.values()):
-            row_of_object[track.objects] = row
     playback = {
         "area": threat.area,
         "aspect": threat.aspect,
         "certification_threshold": rule.resolve_threshold(threat.certification_threshold),
         "rolling": rolling,
-        "max_motions": MOVES,
+        "max_motions": MAX_MOTIONS,
         "windows": windows,
-        "sequences": [_sequence_dict(name, sequence, windows) for name, sequence in sequences.items()],
+        "sequences": [_sequence_dict(name, sequence, frames[name], windows) for name, sequence in sequences.items()],
     }
     return playback, {"track": row_of_object}
 
 
-def _add_frame(
-    sequence: _SequenceState,
-    image: ObservedImage,
-    label_map: LabelMap,
-    rule: PruningRule,
-    threat: ThreatModel,
-    first: int,
-) -> None:
-    """Add one frame to its tracks; `first` is the number of its first object."""
-    assert image.frame is not None
-    for n, (positions,) in tracked_objects(image, label_map, rule, threat, threat.anywhere(), [image.observation]):
-        track = sequence.tracks.setdefault(int(image.track[n]), _ReportTrack(int(image.truth.label[n])))
-        track.positions[image.frame.number] = positions
-        track.objects.append(first + n)
-
-
-def _sequence_dict(name: str, sequence: _SequenceState, windows: Sequence[int]) -> dict[str, Any]:
-    frames = sorted(sequence.images)
+def _sequence_dict(
+    name: str, sequence: SequenceTally, image_of: dict[int, int], windows: Sequence[int]
+) -> dict[str, Any]:
+    frames = sorted(image_of)
     one_size = len(sequence.sizes) == 1  # patch motion is measured in pixels of one frame size
     return {
         "name": redact_path(name),
         "fps": sequence.fps,
         "frames": frames,
-        "images": [sequence.images[number] for number in frames],
+        "images": [image_of[number] for number in frames],
         "one_size": one_size,
         "tracks": [
             {
@@ -118,16 +89,16 @@ def _sequence_dict(name: str, sequence: _SequenceState, windows: Sequence[int]) 
     }
 
 
-def _timelines(track: _ReportTrack, fps: float | None, windows: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _timelines(track: TrackTally, fps: float | None, windows: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield, per patch motion, the longest uncertified time and the state of each frame per window."""
     frames = sorted(track.positions)  # frames in between are unobserved
     numbers = np.array(frames)
-    line = [track.positions[number] for number in frames]
+    line = [track.positions[number][0] for number in frames]
     certified = np.array([positions.certified for positions in line])
-    for max_motion in MOVES:
+    for max_motion in MAX_MOTIONS:
         motion = UNBOUNDED_MOTION if max_motion is None else max_motion
         earliest = np.array(earliest_uncertified_start(line, motion, numbers=frames))
-        begin, end = longest_hidden(earliest, numbers)
+        begin, end = longest_uncertified(earliest, numbers)
         yield {
             "uncertified": end - begin,
             "duration": _duration(end - begin, fps),
@@ -141,7 +112,7 @@ def _certification_states(earliest: Ints, numbers: Ints, certified: Bools, frame
 
     CERTIFIED_WINDOW: at least one window of `frames` frames contains the frame, and every such window is certified.
     """
-    begins, ends = windows_of(numbers, frames)
+    begins, ends = window_bounds(numbers, frames)
     uncertified = earliest[ends] <= begins
     in_any = _within(begins, ends, len(numbers))
     in_uncertified = _within(begins[uncertified], ends[uncertified], len(numbers))

@@ -15,7 +15,7 @@ from objectseeker.core.observation import FrameIndex, ObservedImage
 from objectseeker.core.recipes import Rolling
 from objectseeker.core.temporal import earliest_uncertified_start, frame_positions
 from objectseeker.core.threats import ThreatModel
-from objectseeker.metrics.track_certificates import Asked, over_time
+from objectseeker.metrics.track_certificates import TrackCriteria, certify_tracks, merge_sequences, tally_sequences
 
 WORDS = LabelMap.from_names(("cat", "dog"))
 RULE, THREAT = Rule(mask_threshold=0.5), ThreatModel(area=0.05)
@@ -41,8 +41,14 @@ SIZE, RECIPE = (40, 30), Halves(3)
 ALL = RECIPE.masks(*SIZE)
 
 
-def certify(images, masks=RECIPE, **asked):
-    return over_time(images, WORDS, masks, RULE, THREAT, Asked(**asked))
+def certify(images, masks=RECIPE, *, label_map=WORDS, rule=RULE, **criteria):
+    criteria = TrackCriteria(masks=masks, **criteria)
+    maskings = criteria.maskings()
+    parts = [
+        tally_sequences(part, label_map, rule, THREAT, lambda image: [one.observation(image) for one in maskings])
+        for part in (images[:2], images[2:])
+    ]
+    return certify_tracks(merge_sequences(parts), label_map.dataset_names, criteria, THREAT.anywhere())
 
 
 def rows(found, **chosen):
@@ -52,21 +58,21 @@ def rows(found, **chosen):
 def test_a_window_counts_the_frames_that_are_certified_alone():
     """Frames 0, 3 and 5 of seven show all, the others nothing: each window of four has one of them, 1 to 4 only one."""
     images = [image(t, observation=seen(ALL, (0, 1, 2, 3) if t in (0, 3, 5) else ())) for t in range(7)]
-    (once,) = rows(certify(images, windows=(4,), moves=(None,)), estimated=False)
+    (once,) = rows(certify(images, windows=(4,), max_motions=(None,)), estimated=False)
     assert once["certified_frames"] == pytest.approx(100 * 3 / 7)
     assert (once["windows"], once["certified_windows"], once["tracks"], once["certified_tracks"]) == (4, 100.0, 1, 1)
-    assert (once["longest_hidden_frames"], once["longest_hidden_seconds"]) == (2, 0.2)
-    (twice,) = rows(certify(images, windows=(4,), moves=(None,), times=2), estimated=False)
+    assert (once["longest_uncertified_frames"], once["longest_uncertified_seconds"]) == (2, 0.2)
+    (twice,) = rows(certify(images, windows=(4,), max_motions=(None,), min_detections=2), estimated=False)
     assert (twice["certified_windows"], twice["certified_tracks"]) == (75.0, 0)
-    assert twice["longest_hidden_frames"] == 4
+    assert twice["longest_uncertified_frames"] == 4
 
 
 def test_a_patch_that_cannot_follow_certifies_what_no_frame_does():
     """Masks on the left prove the object in even frames, those on the right in odd ones."""
     images = [image(t, observation=seen(ALL, (0,) if t % 2 else (2,))) for t in range(6)]
-    found = certify(images, windows=(2,), moves=(0, 40))
+    found = certify(images, windows=(2,), max_motions=(0, 40))
     assert [row["certified_windows"] for row in rows(found, estimated=False)] == [100.0, 0.0]
-    assert [row["longest_hidden_frames"] for row in rows(found, estimated=False)] == [1, 6]
+    assert [row["longest_uncertified_frames"] for row in rows(found, estimated=False)] == [1, 6]
     assert rows(found, estimated=False)[0]["certified_frames"] == 0
 
 
@@ -79,15 +85,15 @@ def test_gaps_and_ignored_frames_prove_nothing_and_begin_no_window():
         image(4, observation=sure),  # frame 3 was not observed
         image(5, observation=sure),
     ]
-    found = certify(images, windows=(2, 3), moves=(None,))
+    found = certify(images, windows=(2, 3), max_motions=(None,))
     two, three = rows(found, estimated=False)
     assert (two["windows"], two["certified_windows"]) == (2, 100.0)  # 0-1 and 4-5
     assert (three["windows"], three["certified_windows"]) == (1, 100.0)  # 0-2
-    assert two["longest_hidden_frames"] == 0
-    (row,) = [row for row in found.tracks if not row.way.estimated]
+    assert two["longest_uncertified_frames"] == 0
+    (row,) = [row for row in found.tracks if not row.masking.is_estimated]
     assert (row.first, row.last, row.boxes, row.certified_frames) == (0, 5, 3, 3)
-    nothing = certify([replace(one, observation=seen(ALL, ())) for one in images], windows=(2,), moves=(None,))
-    assert rows(nothing, estimated=False)[0]["longest_hidden_frames"] == 6
+    nothing = certify([replace(one, observation=seen(ALL, ())) for one in images], windows=(2,), max_motions=(None,))
+    assert rows(nothing, estimated=False)[0]["longest_uncertified_frames"] == 6
 
 
 def test_objects_without_a_track_and_runs_without_frames_have_no_place():
@@ -99,10 +105,10 @@ def test_tracks_of_two_sequences_are_two_and_one_too_short_has_no_window():
     images = [
         image(t, observation=seen(ALL), sequence=name, fps=None) for name in "ab" for t in range(3 + (name == "a"))
     ]
-    found = certify(images, windows=(4,), moves=(0,))
+    found = certify(images, windows=(4,), max_motions=(0,))
     (row,) = rows(found, estimated=False)
-    assert (row["windows"], row["tracks"], row["longest_hidden_seconds"]) == (1, 1, None)
-    assert "tracks that are shorter than the longest window: 1" in found.remarks()
+    assert (row["windows"], row["tracks"], row["longest_uncertified_seconds"]) == (1, 1, None)
+    assert "tracks that are shorter than the longest window: 1" in found.caveats()
 
 
 @pytest.mark.parametrize("rule", [RULE, Rule(mask_threshold=0.75, evidence_threshold=0.1)], ids=["paper", "evidence"])
@@ -115,9 +121,8 @@ def test_estimates_of_a_run_with_all_masks_are_what_a_rolling_run_gives(rule):
         truths.append(Detections(case.truth.xyxy[:1], [1.0], case.truth.label[:1]))
         whole.append(image(t, observation=case.observation, truth=truths[-1]))
         shared.append(image(t, observation=case.observation.restricted_to(share), truth=truths[-1]))
-    asked = Asked(windows=(2,), moves=(0, 1, None))
     (estimated, certified) = (
-        over_time(images, WORDS, masks, rule, THREAT, asked).rows()
+        certify(images, masks, rule=rule, windows=(2,), max_motions=(0, 1, None)).rows()
         for images, masks in ((whole, Halves(4)), (shared, rolling))
     )
     estimated = [row | {"estimated": False} for row in estimated if row["estimated"]]
@@ -134,9 +139,7 @@ def test_found_under_either_of_two_labels_is_found():
     words = LabelMap(("tom", "kitty"), ("cat",), np.array([0, 0]))
     found = [one(BOX, label=int(side > 1)) for side in ALL.side.tolist()]
     both = Observation(*SIZE, ALL, Detections.empty(), found)
-    (row,) = over_time(
-        [image(0, observation=both)], words, Halves(3), RULE, THREAT, Asked(windows=(1,), moves=(0,))
-    ).rows()
+    (row,) = certify([image(0, observation=both)], label_map=words, windows=(1,), max_motions=(0,)).rows()
     assert row["certified_windows"] == 100.0
 
 
@@ -144,10 +147,10 @@ def test_tracks_of_classes_that_the_detector_does_not_know_are_counted():
     words = LabelMap(("cat",), ("cat", "yeti"), np.array([0]))
     truth = Detections([BOX, BOX], np.ones(2), np.array([0, 1]))
     images = [image(t, track=(1, 2), truth=truth, observation=seen(ALL)) for t in range(4)]
-    found = over_time(images, words, RECIPE, RULE, THREAT, Asked(windows=(2,)))
+    found = certify(images, label_map=words, windows=(2,))
     assert {row.track for row in found.tracks} == {1}
-    assert "tracks left out because the detector does not know their class: 1" in found.remarks()
-    assert found.to_dict()["tracks_of_unknown_classes"] == 1
+    assert "tracks skipped because the detector does not know their class: 1" in found.caveats()
+    assert found.to_dict()["tracks_of_unmatched_classes"] == 1
 
 
 def test_a_sequence_of_several_sizes_is_left_out_and_named():
@@ -158,16 +161,16 @@ def test_a_sequence_of_several_sizes_is_left_out_and_named():
     assert {row.sequence for row in found.tracks} == {"whole"}
     assert found.rows() == certify(whole, windows=(2,)).rows()
     assert found.sequences == 1
-    assert any("several sizes: 1, the first 's'" in said for said in found.remarks())
+    assert any("several sizes: 1, the first 's'" in said for said in found.caveats())
     alone = certify(odd)
-    assert (alone.rows(), alone.to_dict()["several_sizes"]) == ([], ["s"])
-    assert "several sizes" in alone.remarks()[-1]
+    assert (alone.rows(), alone.to_dict()["sequences_with_mixed_sizes"]) == ([], ["s"])
+    assert "several sizes" in alone.caveats()[-1]
 
 
 def test_a_frame_under_another_share_than_its_number_says_is_refused():
     rolling = Rolling(Halves(3), 2)
     right, wrong = (image(4, observation=seen(rolling.recipe_for_frame(t).masks(*SIZE))) for t in (4, 5))
-    assert any("without --stride" in said for said in certify([right], rolling).remarks())
+    assert any("without --stride" in said for said in certify([right], rolling).caveats())
     with pytest.raises(ObjectSeekerError, match="'s/4' was observed under another share of rolling:2:halves:3"):
         certify([wrong], rolling)
 
@@ -176,15 +179,17 @@ def test_a_large_gap_is_one_step_and_a_patch_that_moves_very_far_moves_anywhere(
     """Nothing is certified of a patch that goes from anywhere to anywhere, however many pixels that is said in."""
     sides = {0: (0,), 1: (2,), 2: (0,), 900_000_000: (2,), 900_000_001: (0,)}
     images = [image(t, observation=seen(ALL, sides[t])) for t in sides]
-    found = rows(certify(images, windows=(2,), moves=(0, 2**63 - 1, 10**30, None)), estimated=False)
+    found = rows(certify(images, windows=(2,), max_motions=(0, 2**63 - 1, 10**30, None)), estimated=False)
     assert [row["certified_windows"] for row in found] == [75.0, 0.0, 0.0, 0.0]  # but 2 and the blind one after it
-    assert [row["longest_hidden_frames"] for row in found] == [1, *[900_000_002] * 3]
+    assert [row["longest_uncertified_frames"] for row in found] == [1, *[900_000_002] * 3]
 
 
-@pytest.mark.parametrize("asked", [{"windows": (0,)}, {"moves": (-1,)}, {"moves": (1.5,)}, {"times": 0}])
-def test_what_cannot_be_asked_is_refused(asked):
+@pytest.mark.parametrize(
+    "values", [{"windows": (0,)}, {"max_motions": (-1,)}, {"max_motions": (1.5,)}, {"min_detections": 0}]
+)
+def test_criteria_out_of_range_are_rejected(values):
     with pytest.raises(ObjectSeekerError):
-        Asked(**asked)
+        TrackCriteria(masks=RECIPE, **values)
 
 
 def test_masks_that_cannot_roll_are_only_counted():
@@ -199,9 +204,9 @@ def test_tables_and_json_say_what_is_estimated(tmp_path):
     found = certify(images)
     content = json.loads(json.dumps(found.to_dict()))
     assert {row["estimated"] for row in content["rows"]} == {True, False}
-    assert {row["frames"] for row in content["rows"]} == {4, 8, 16}
+    assert {row["window"] for row in content["rows"]} == {4, 8, 16}
     assert content["tracks"][0]["windows"]["4"] == {"certified": 6, "all": 6}
-    assert any("to certify" in said for said in found.remarks())
+    assert any("to certify" in said for said in found.caveats())
     shown = window_rows(found)
     assert shown[0]["masks"] == "halves:3"
     assert any(row["masks"] == "rolling:4:halves:3 *" for row in shown)
