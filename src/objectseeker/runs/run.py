@@ -176,7 +176,7 @@ class Run:
 
     @property
     def has_labels(self) -> bool:
-        """Whether the dataset has ground truth."""
+        """Return whether the dataset has ground truth."""
         return self.manifest.dataset_labels is not None
 
     @property
