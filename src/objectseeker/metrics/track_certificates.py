@@ -32,7 +32,7 @@ from objectseeker.core.temporal import (
 )
 from objectseeker.core.threats import Patch, ThreatModel
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.text import shown
+from objectseeker.text import quote
 
 WINDOWS = (4, 8, 16)
 MAX_MOTIONS: tuple[int | None, ...] = (0, 2, 8, None)
@@ -66,7 +66,7 @@ class TemporalMasking:
             return seen.restricted_to(share)
         if seen.masks != share:
             raise ObjectSeekerError(
-                f"{shown(image.id)} was observed under another share of {self.masks} than its frame number requires: "
+                f"{quote(image.id)} was observed under another share of {self.masks} than its frame number requires: "
                 f"got frame {frame.number}. Observe the sequence again."
             )
         return seen
@@ -315,7 +315,7 @@ class TrackCertificates:
         if self.mixed_sizes:
             lines.append(
                 f"sequences skipped because their frames have several sizes: {len(self.mixed_sizes)}, the first "
-                f"{shown(self.mixed_sizes[0])}; patch motion is measured in pixels of one size"
+                f"{quote(self.mixed_sizes[0])}; patch motion is measured in pixels of one size"
             )
         if self.unmatched_tracks:
             lines.append(f"tracks skipped because the detector does not know their class: {self.unmatched_tracks}")
