@@ -18,11 +18,8 @@ from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.datasets import open_dataset
 from objectseeker.inference.images import (
     ImageDetection,
-    _defense_key,
+    ImageInputs,
     annotated_names,
-    dataset_categories,
-    dataset_sources,
-    detect_images,
     find_sources,
     is_dataset_spec,
 )
@@ -231,8 +228,8 @@ def coco_data(folder: Path, detector_names, class_map=None):
     content = {"info": {}, "images": images, "annotations": annotations, "categories": categories}
     (folder / "truth.json").write_text(json.dumps(content))
     data = open_dataset(f"coco:{folder / 'truth.json'}:{folder / 'photos'}")
-    sources, ids = dataset_sources(data)
-    return sources, *dataset_categories(data, ids, detector_names, class_map)
+    inputs = ImageInputs.from_dataset(data)
+    return inputs.sources, *inputs.categories(detector_names, class_map, class_agnostic=False)
 
 
 def test_results_of_coco_data_have_its_own_ids(tmp_path):
@@ -303,7 +300,7 @@ def test_a_damaged_line_does_not_count(tmp_path, damage):
         assert bytes_of(out) == before
 
 
-def test_an_image_that_was_replaced_is_processed_again(tmp_path, caplog):
+def test_an_image_that_was_replaced_is_processed_again(tmp_path, caplog, monkeypatch):
     """By another of the same size and date: what counts is what is in it."""
     folder, out = save(tmp_path / "photos", "a.bmp", "b.bmp"), tmp_path / "o"
     detect(folder, out)
@@ -312,8 +309,9 @@ def test_an_image_that_was_replaced_is_processed_again(tmp_path, caplog):
     os.utime(folder / "a.bmp", ns=(old.st_atime_ns, old.st_mtime_ns))
     assert (folder / "a.bmp").stat().st_size == old.st_size
     used = seeker()
-    with open_journal(out, {"defense": _defense_key(DEFENSE), "certified": None}) as journal:
-        first, second = detect_images(used, find_sources([folder]), journal, skip_new="it may be another")
+    with monkeypatch.context() as unverified:
+        unverified.setattr("objectseeker.inference.images.unverified_reason", lambda detector: "it may be another")
+        first, second = detect(folder, out, used)
     assert "it may be another" in first.error
     assert not second.error
     assert used.asked == 0

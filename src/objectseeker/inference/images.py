@@ -25,8 +25,6 @@ import PIL.Image
 
 from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe, Rolling
-from objectseeker.core.seeker import ObjectSeeker
-from objectseeker.core.threats import ThreatModel
 from objectseeker.datasets import READERS, Dataset, match_classes, open_dataset
 from objectseeker.datasets.dataset import load_sized
 from objectseeker.datasets.parsing import read_bytes
@@ -77,16 +75,34 @@ class ImageInputs:
     dataset: Dataset | None = None
     category_ids: tuple[ImageId, ...] = ()
 
+    @classmethod
+    def from_dataset(cls, data: Dataset) -> ImageInputs:
+        """Return a dataset's images with the ids of a COCO file; otherwise, images and categories count from 1."""
+        entries = data.images
+        if not data.spec.startswith("coco:"):
+            sources = [ImageSource(number, entry.id, entry.path, entry.size) for number, entry in enumerate(entries, 1)]
+            return cls(sources, data, tuple(range(1, len(data.names) + 1)))
+        content = _coco_file(data.spec)
+        sources = [
+            ImageSource(image["id"], image["file_name"], entry.path, entry.size)
+            for image, entry in zip(content["images"], entries, strict=True)
+        ]
+        return cls(sources, data, tuple(category["id"] for category in content["categories"]))
+
     def categories(
         self, detector_names: Sequence[str], class_map: Mapping[str, str] | None, *, class_agnostic: bool
     ) -> tuple[Categories, tuple[str, ...]]:
         """Return the categories of the results, and warnings about the dataset."""
-        if self.dataset is None:
+        data = self.dataset
+        if data is None or not data.has_ground_truth:
             if class_map:
-                raise ObjectSeekerError("--class-map is for the classes of a dataset: omit it for images and folders")
-            return Categories.from_detector(detector_names), ()
-        categories, warnings = dataset_categories(self.dataset, self.category_ids, detector_names, class_map)
-        return replace(categories, class_agnostic=class_agnostic), (*self.dataset.warnings, *warnings)
+                what = "images and folders have" if data is None else f"{data.spec} has"
+                raise ObjectSeekerError(f"--class-map is for the classes of a dataset: {what} none. Omit it.")
+            return Categories.from_detector(detector_names), () if data is None else data.warnings
+        match = match_classes(data.names, detector_names, class_map=class_map)
+        labels = tuple(match.dataset_labels.tolist())
+        categories = Categories(tuple(detector_names), self.category_ids, data.names, labels, class_agnostic)
+        return categories, (*data.warnings, *match.warnings)
 
 
 def open_images(images: Any, *, fps: float | None = None, allow_outside_paths: bool = False) -> ImageInputs | Video:
@@ -96,7 +112,7 @@ def open_images(images: Any, *, fps: float | None = None, allow_outside_paths: b
         ObjectSeekerError: There are no such images.
     """
     if isinstance(images, Dataset):
-        return ImageInputs(*_with_dataset(images))
+        return ImageInputs.from_dataset(images)
     if isinstance(images, Video):
         return images
     rate = DEFAULT_RATE if fps is None else fps
@@ -118,12 +134,7 @@ def open_images(images: Any, *, fps: float | None = None, allow_outside_paths: b
         return ImageInputs(find_sources([Path(name) for name in inputs]))
     if len(inputs) > 1:
         raise ObjectSeekerError(f"{datasets[0]} is a dataset: give it alone, or images and folders")
-    return ImageInputs(*_with_dataset(open_dataset(datasets[0], allow_outside_paths=allow_outside_paths)))
-
-
-def _with_dataset(data: Dataset) -> tuple[list[ImageSource], Dataset, tuple[ImageId, ...]]:
-    sources, ids = dataset_sources(data)
-    return sources, data, ids
+    return ImageInputs.from_dataset(open_dataset(datasets[0], allow_outside_paths=allow_outside_paths))
 
 
 def reject_rolling(masks: Recipe) -> None:
@@ -168,31 +179,6 @@ def _last_parts(path: Path, count: int) -> str:
     return "/".join(path.parts[-count:]).encode(errors="backslashreplace").decode()
 
 
-def dataset_sources(data: Dataset) -> tuple[list[ImageSource], tuple[ImageId, ...]]:
-    """List a dataset's images and the ids of its categories: those of a COCO file, else numbered from 1."""
-    if not data.spec.startswith("coco:"):
-        sources = [ImageSource(number, entry.id, entry.path, entry.size) for number, entry in enumerate(data.images, 1)]
-        return sources, tuple(range(1, len(data.names) + 1))
-    content = _coco_file(data.spec)
-    sources = [
-        ImageSource(image["id"], image["file_name"], entry.path, entry.size)
-        for image, entry in zip(content["images"], data.images, strict=True)
-    ]
-    return sources, tuple(category["id"] for category in content["categories"])
-
-
-def dataset_categories(
-    data: Dataset, ids: tuple[ImageId, ...], detector_names: Sequence[str], class_map: Mapping[str, str] | None = None
-) -> tuple[Categories, tuple[str, ...]]:
-    """Return the categories of a dataset's results, and warnings about classes that do not match."""
-    if not data.has_ground_truth:
-        if class_map:
-            raise ObjectSeekerError(f"{data.spec} has no classes: omit --class-map")
-        return Categories.from_detector(detector_names), ()
-    match = match_classes(data.names, detector_names, class_map=class_map)
-    return Categories(tuple(detector_names), ids, data.names, tuple(match.dataset_labels.tolist())), match.warnings
-
-
 def _coco_file(spec: str) -> dict[str, list[dict[str, Any]]]:
     """Read the checked file of a dataset again: a `Dataset` has ids as strings, and none of categories."""
     parts = spec.split(":")[1:]
@@ -230,17 +216,9 @@ class ImageDetection(DetectionRun):
             skip_new = self._start(journal, on_start)
             done: list[tuple[ImageSource, str]] = []
             try:
-                stream = detect_images(
-                    self.seeker,
-                    self.sources,
-                    journal,
-                    threat=self.threat,
-                    annotated=self.out / "annotated" if self.out is not None and self.annotate else None,
-                    names=self.categories.detector_names,
-                    skip_new=skip_new,
-                    annotation_errors=self.totals.annotation_errors,
-                )
-                for source, result in zip(self.sources, stream, strict=True):
+                files = annotated_names([source.name for source in self.sources])
+                for source, file in zip(self.sources, files, strict=True):
+                    result = self._detect(source, file, journal, skip_new)
                     self.totals.add(result, self.categories)
                     self.totals.seconds = time.monotonic() - began
                     if not result.error:
@@ -274,6 +252,57 @@ class ImageDetection(DetectionRun):
         on_start(f"{done}{why}: {left:,} images x {views:,} views = {left * views:,} forward passes")
         return reason if known else None
 
+    def _detect(
+        self, source: ImageSource, file: str, journal: ProgressJournal | None, skip_new: str | None
+    ) -> ImageResult:
+        """Detect in an image, unless the journal has it; the result of one that fails says why."""
+
+        def failed(reason: str) -> ImageResult:
+            return ImageResult(name=source.name, id=source.id, error=reason)
+
+        try:
+            image = source.load()
+        except Exception as error:  # an untrusted file
+            return failed(error_reason(error))
+        sha256 = pixels_sha256(image)
+        line = None if journal is None else journal.get(sha256)
+        if line is not None:
+            result = ImageResult.from_dict(line, source.name, source.id)
+        elif skip_new:
+            return failed(f"{source.path} is not the image it was before, and {skip_new}")
+        else:
+            if journal is not None and source.name in journal.images:
+                log.warning("%s is not the image it was before: it is processed again", source.name)
+            try:
+                result = detect_image(self.seeker, image, source.name, source.id, self.threat)
+            except Exception as error:  # code of others, whatever it raises
+                return failed(f"the detector failed on {source.path}: {error_reason(error)}")
+        result = replace(result, pixels_sha256=sha256)
+        if journal is not None:
+            if line is None:
+                journal.add({"image": source.name} | result.to_dict())
+            elif source.name not in journal.images:
+                journal.add({"image": source.name, "same": sha256})
+            if self.annotate:
+                self._annotate(file, image, result, journal)
+        return result
+
+    def _annotate(self, file: str, image: Image, result: ImageResult, journal: ProgressJournal) -> None:
+        """Write an annotated image, unless it is drawn already; its boxes are kept if that fails."""
+        assert self.out is not None
+        path = self.out / "annotated" / file
+        if journal.annotated_source(file) == result.pixels_sha256 and path.exists():
+            return
+        try:
+            jpeg = encode_jpeg(annotate_result(image, result, self.categories.detector_names, self.threat))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, lambda stream: stream.write(jpeg))
+        except Exception as error:
+            self.totals.annotation_errors[result.name] = error_reason(error)
+            log.warning("no annotated image of %s: %s", result.name, error_reason(error))
+        else:
+            journal.add({"annotated": file, "sha256": result.pixels_sha256})
+
     def _save(self, out: Path, journal: ProgressJournal, done: Sequence[tuple[ImageSource, str]]) -> None:
         def results() -> Iterator[ImageResult]:
             for source, sha256 in done:
@@ -288,85 +317,6 @@ class ImageDetection(DetectionRun):
 def _defense_key(defense: Defense) -> dict[str, Any]:
     """Return everything that two defenses of one sha256 have in common."""
     return defense.to_dict() | {"detector": spec_without_path(defense.detector_name), "threshold_schedule": None}
-
-
-def detect_images(
-    seeker: ObjectSeeker,
-    sources: Sequence[ImageSource],
-    journal: ProgressJournal | None = None,
-    *,
-    threat: ThreatModel | None = None,
-    annotated: Path | None = None,
-    names: Sequence[str] = (),
-    skip_new: str | None = None,
-    annotation_errors: dict[str, str] | None = None,
-) -> Iterator[ImageResult]:
-    """Detect in every image that the journal does not have yet; one that fails does not stop the others.
-
-    Args:
-        seeker: The defended detector.
-        sources: The images.
-        journal: Finished images, which are added to it.
-        threat: What the boxes are certified against.
-        annotated: A folder for annotated images; an image is drawn once.
-        names: Class names, for annotated images.
-        skip_new: Why no image may be processed that the journal does not have, if that is so.
-        annotation_errors: Gets the reasons why images could not be drawn, by name.
-    """
-    files = annotated_names([source.name for source in sources])
-    for source, file in zip(sources, files, strict=True):
-        try:
-            image = source.load()
-        except Exception as error:  # an untrusted file
-            yield ImageResult(name=source.name, id=source.id, error=error_reason(error))
-            continue
-        sha256 = pixels_sha256(image)
-        line = None if journal is None else journal.get(sha256)
-        if line is None and journal is not None and source.name in journal.images and not skip_new:
-            log.warning("%s is not the image it was before: it is processed again", source.name)
-        if line is None and skip_new:
-            reason = f"{source.path} is not the image it was before, and {skip_new}"
-            yield ImageResult(name=source.name, id=source.id, error=reason)
-            continue
-        if line is not None:
-            result = ImageResult.from_dict(line, source.name, source.id)
-        else:
-            try:
-                result = detect_image(seeker, image, source.name, source.id, threat)
-            except Exception as error:  # code of others, whatever it raises
-                reason = f"the detector failed on {source.path}: {error_reason(error)}"
-                yield ImageResult(name=source.name, id=source.id, error=reason)
-                continue
-        result = replace(result, pixels_sha256=sha256)
-        if journal is not None:
-            if line is None:
-                journal.add({"image": source.name} | result.to_dict())
-            elif source.name not in journal.images:
-                journal.add({"image": source.name, "same": sha256})
-        if annotated is not None and journal is not None:
-            path = annotated / file
-            if journal.annotated_source(file) != sha256 or not path.exists():
-                failure = _save_annotated(path, image, result, names, threat)
-                if not failure:
-                    journal.add({"annotated": file, "sha256": sha256})
-                else:
-                    log.warning("no annotated image of %s: %s", source.name, failure)
-                    if annotation_errors is not None:
-                        annotation_errors[source.name] = failure
-        yield result
-
-
-def _save_annotated(
-    file: Path, image: Image, result: ImageResult, names: Sequence[str], threat: ThreatModel | None
-) -> str:
-    """Draw and write an annotated image; return why that failed, if it did."""
-    try:
-        jpeg = encode_jpeg(annotate_result(image, result, names, threat))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, lambda stream: stream.write(jpeg))
-    except Exception as error:  # the boxes are kept
-        return error_reason(error)
-    return ""
 
 
 def encode_jpeg(annotated: PIL.Image.Image) -> bytes:

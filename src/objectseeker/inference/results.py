@@ -159,10 +159,7 @@ class ImageResult:
         )
 
     def boxes(self, categories: Categories) -> Iterator[dict[str, Any]]:
-        """Iterate over the boxes whose class has a category, with the columns of boxes.csv.
-
-        `origin` is "base" or "recovered".
-        """
+        """Iterate over the boxes whose class has a category, with the columns of boxes.csv."""
         boxes = self.detections
         columns = zip(boxes.xyxy.tolist(), boxes.score.tolist(), boxes.label.tolist(), strict=True)
         for number, (xyxy, score, label) in enumerate(columns):
@@ -175,24 +172,12 @@ class ImageResult:
                 box |= zip(CERTIFICATE, self.certificates[number], strict=True)
             yield box
 
-    def coco_results(self, categories: Categories, *, with_image: bool = True) -> Iterator[dict[str, Any]]:
+    def coco_results(self, categories: Categories) -> Iterator[dict[str, Any]]:
         """Iterate over the boxes in the form of COCO results; further keys follow COCO's."""
         for box in self.boxes(categories):
-            x1, y1, x2, y2 = (box[corner] for corner in ("x1", "y1", "x2", "y2"))
-            place = {"bbox": [x1, y1, x2 - x1, y2 - y1], "score": box["score"]}
-            named = {"category_name": box["class"], "origin": box["origin"]}
-            certificate = {key: box[key] for key in CERTIFICATE if key in box}
-            if with_image:
-                yield {
-                    "image_id": self.id,
-                    "category_id": box["category_id"],
-                    **place,
-                    "image": self.name,
-                    **named,
-                    **certificate,
-                }
-            else:
-                yield {"category_id": box["category_id"], **place, **named, **certificate}
+            x1, y1, x2, y2 = (box.pop(corner) for corner in ("x1", "y1", "x2", "y2"))
+            row = {"image_id": self.id, "category_id": box.pop("category_id"), "bbox": [x1, y1, x2 - x1, y2 - y1]}
+            yield row | {"score": box.pop("score"), "image": box.pop("image"), "category_name": box.pop("class")} | box
 
     def to_frame_record(self, video: str, categories: Categories, defense_sha256: str | None) -> dict[str, Any]:
         """Return the line of frames.jsonl; it is complete on its own."""
@@ -200,11 +185,15 @@ class ImageResult:
         record |= {} if self.time is None else {"time": round(self.time, 6)}
         if self.error:
             return record | {"error": self.error, "defense_sha256": defense_sha256}
+        boxes = [
+            {key: value for key, value in row.items() if key not in ("image_id", "image")}
+            for row in self.coco_results(categories)
+        ]
         return record | {
             "size": self.size,
             "masks": self.masks,
             "forward_passes": self.forward_passes,
-            "boxes": list(self.coco_results(categories, with_image=False)),
+            "boxes": boxes,
             "recovered_boxes": self.recovered_boxes,
             "alert": self.alert,
             "defense_sha256": defense_sha256,
@@ -265,14 +254,12 @@ def annotate_result(
     base, recovered = result.detections[: result.base_boxes], result.detections[result.base_boxes :]
     if result.certificates is None or threat is None:
         return draw(image, base, names, recovered=recovered)
-    proven = [_certified_locations(dict(zip(CERTIFICATE, row, strict=True))) for row in result.certificates]
+    certificates = [dict(zip(CERTIFICATE, row, strict=True)) for row in result.certificates]
+    proven = [
+        [place for place in PATCH_LOCATIONS if row[place] and not (place == "far" and row["vacuous_far"])]
+        for row in certificates
+    ]
     return draw(image, base, names, recovered=recovered, proven=proven, against=describe_threat(threat))
-
-
-def _certified_locations(certificate: Mapping[str, bool | int]) -> list[str]:
-    """List the locations where no patch can hide the box; not far if no position is far."""
-    vacuous = {"far"} if certificate["vacuous_far"] else set()
-    return [location for location in PATCH_LOCATIONS if certificate[location] and location not in vacuous]
 
 
 def describe_threat(threat: ThreatModel) -> str:
@@ -349,12 +336,10 @@ class DetectionTotals:
                 lines.append(f"{counts.total()} boxes {what}, of classes that the dataset does not have: {named}")
         if self.threat is not None:
             lines += [f"certified {key}: {self.certified[key]} of {self.boxes} boxes" for key in PATCH_LOCATIONS]
-            patches = "a patch" if self.threat["patch_count"] == 1 else "two patches"
-            area, aspect = 100 * self.threat["patch_area"], self.threat["patch_aspect"]
+            threat = ThreatModel(**{name: self.threat[f"patch_{name}"] for name in ("area", "aspect", "count")})
             lines.append(
                 f"{self.certified['vacuous_far']} boxes have no far position and count as certified there; all against "
-                f"{patches} of {area:g}%{'' if aspect == 1 else f', aspect {aspect:g}'}, "
-                f"T = {self.threat['certification_threshold']:g}"
+                f"{describe_threat(threat)}, T = {self.threat['certification_threshold']:g}"
                 f"{', each frame separately' if self.unit == 'frames' else ''}"
             )
             lines.append(CERTIFICATE_SCOPE)
