@@ -24,7 +24,7 @@ from objectseeker.attack.metrics import (
 from objectseeker.attack.pipeline import Pipeline, Position, Target
 from objectseeker.defense import DEFAULT_RULE
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.inference.drawing import color_of
+from objectseeker.inference.drawing import class_color
 
 DEFENSE = Defense.for_detector("onnx:weights/model.onnx", fingerprint="model sha256:1")
 PATCH = Patch()
@@ -244,7 +244,7 @@ def test_what_an_object_was_taken_for_is_drawn():
     names = ("horse", "person", "cow", "rider")
     for found, drawn in ((boxes((OBJECT, 2)), True), (boxes((BESIDE, 2)), False)):
         page = np.asarray(draw_comparison(pipeline, outcome_of(pipeline, found), names))
-        assert (page == color_of(2)).all(axis=2).any() == drawn
+        assert (page == class_color(2)).all(axis=2).any() == drawn
 
 
 def test_without_regard_to_labels_nothing_is_misclassified():

@@ -30,11 +30,11 @@ from objectseeker.files.images import load_image
 from objectseeker.files.tables import to_csv
 from objectseeker.inference.drawing import (
     VULNERABLE,
-    Key,
     Layer,
+    LegendEntry,
     annotate,
     captions,
-    color_of,
+    class_color,
     truth_layers,
     with_legend,
 )
@@ -51,7 +51,7 @@ print(recheck(Path(__file__).parent))
 '''
 
 PANEL_GAP = 8  # pixels
-LEGEND = (Key("white: the object", None), Key("patch", VULNERABLE))
+LEGEND = (LegendEntry("white: the object", None), LegendEntry("patch", VULNERABLE))
 MAX_NAME_LENGTH = 150  # of a file, before its object's number and ending
 
 
@@ -204,7 +204,7 @@ def _draw_panel(
     layers = truth_layers(target.ground_truth[:1])
     for label in np.unique(shown.label).tolist():
         of_label = shown[shown.label == label]
-        layers.append(Layer(of_label.xyxy, captions(of_label, class_names), color=color_of(label)))
+        layers.append(Layer(of_label.xyxy, captions(of_label, class_names), color=class_color(label)))
     pixels: Image = target.image
     if attacked is not None:
         pixels, (wide, tall) = attacked.image, attacked.patch_size

@@ -21,7 +21,7 @@ from objectseeker.defense import Defense
 from objectseeker.demo.samples import Sample, samples
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.files.images import load_image
-from objectseeker.inference.drawing import CERTIFIED, ORANGE, VULNERABLE, Key, Layer, annotate, with_legend
+from objectseeker.inference.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, LegendEntry, annotate, with_legend
 from objectseeker.metrics import EvaluationSettings, ThreatModel
 from objectseeker.report import ReportSource, write_page
 
@@ -99,7 +99,7 @@ def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Imag
     """
     over = certified[LOCATIONS.index("over")]
     away = certified.any(axis=0) & ~over
-    layers, keys = list[Layer](), list[Key]()
+    layers, keys = list[Layer](), list[LegendEntry]()
     for selected, color, dashed, meaning in (
         (~over & ~away, VULNERABLE, True, "not certified"),
         (away, ORANGE, False, "certified away from it"),
@@ -108,7 +108,7 @@ def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Imag
         captions = [VOC_20[c] for c in truth.label[selected]] if color != VULNERABLE else []
         layers.append(Layer(truth.xyxy[selected], captions, color=color, dashed=dashed))
         if selected.any():
-            keys.insert(0, Key(f"{meaning} ({int(selected.sum())})", color, dashed=dashed))
+            keys.insert(0, LegendEntry(f"{meaning} ({int(selected.sum())})", color, dashed=dashed))
     return with_legend(annotate(image, layers), keys)
 
 

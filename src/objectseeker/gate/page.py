@@ -28,7 +28,16 @@ from objectseeker.gate.verdict_text import (
     to_junit,
     verdict_markdown,
 )
-from objectseeker.inference.drawing import BASE, VULNERABLE, Key, Layer, annotate, captions, draw, with_legend
+from objectseeker.inference.drawing import (
+    BASE,
+    VULNERABLE,
+    Layer,
+    LegendEntry,
+    annotate,
+    captions,
+    draw_detections,
+    with_legend,
+)
 from objectseeker.metrics.policy import format_value
 from objectseeker.report.thumbnails import image_pair_of
 from objectseeker.text import escape_invisible
@@ -105,11 +114,11 @@ def _render_example(
     base = image.observation.base.with_min_score(rule.base_threshold)
     boxes, names = rule.prune(image.observation), label_map.detector_names
     if example.box is None:
-        annotated = draw(pixels, base, names, recovered=boxes[len(base) :])
+        annotated = draw_detections(pixels, base, names, recovered=boxes[len(base) :])
     else:
         missed = Layer(np.array([example.box]), [str(escape_invisible(example.class_name))], color=VULNERABLE)
         layers = [Layer(boxes.xyxy, captions(boxes, names), color=BASE, width=0.5), missed]
-        legend = [Key("the object", VULNERABLE), Key("output without an attack", BASE)]
+        legend = [LegendEntry("the object", VULNERABLE), LegendEntry("output without an attack", BASE)]
         annotated = with_legend(annotate(pixels, layers), legend)
     return image_pair_of(np.asarray(annotated)).view
 

@@ -13,9 +13,8 @@ import PIL.Image
 import PIL.ImageDraw
 import PIL.ImageFont
 
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, intersection
+from objectseeker.core.boxes import Detections, Floats, Ints, intersection
 from objectseeker.core.masks import Image, as_image
-from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.text import quote_plain
 
 Color = tuple[int, int, int]
@@ -33,39 +32,30 @@ PURPLE: Color = (204, 121, 167)
 
 PALETTE = (SKY_BLUE, ORANGE, YELLOW, PURPLE, GREEN, VERMILION, BLUE)  # of classes
 BASE, CERTIFIED, PARTLY, VULNERABLE, TRUTH = SKY_BLUE, GREEN, SKY_BLUE, VERMILION, WHITE
+CERTIFICATE_LOOKS = {
+    "certified anywhere": CERTIFIED,
+    "certified where the label says": PARTLY,
+    "not certified": VULNERABLE,
+}
 
-MOST_CAPTIONS = 500  # per image; more could not be read, and a caller may draw any number of boxes
-MOST_CLASSES = 12  # in a legend
-MOST_COVERED = 0.1  # of a caption's plate that may lie on others: a box whose caption finds no room goes without
+MAX_CAPTIONS = 500  # per image; more could not be read, and a caller may draw any number of boxes
+MAX_CLASSES = 12  # in a legend
+MAX_COVERED = 0.1  # of a caption's plate that may lie on others: a box whose caption finds no room goes without
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """Boxes drawn alike: outlines `width` times the default (0: none), filled with opacity `shade`.
-
-    `captions` holds one string per box, or is empty.
-    """
+    """Boxes of one look: outlines `width` times the default (0: none), and one caption per box, or none."""
 
     boxes: Floats
     captions: Sequence[str] = ()
     color: Color = BASE
     dashed: bool = False
     width: float = 1.0
-    shade: float = 0.0
-
-    def __post_init__(self) -> None:
-        count = len(self.boxes)
-        boxes = Detections(self.boxes, np.ones(count), np.zeros(count)).xyxy  # which checks them
-        if len(self.captions) not in (0, count):
-            raise ObjectSeekerError(f"captions must hold one text per box, {count}, got {len(self.captions)}")
-        if not self.width >= 0:
-            raise ObjectSeekerError(f"width must be at least 0, got {self.width!r}")
-        require_fraction(self.shade, "shade")
-        object.__setattr__(self, "boxes", boxes)
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LegendEntry:
     """One entry of a legend: the meaning of boxes of this look; without a color, a note."""
 
     text: str
@@ -73,42 +63,52 @@ class Key:
     dashed: bool = False
 
 
-def draw(
+def draw_detections(
     image: Image,
     base: Detections,
     names: Sequence[str],
     *,
     recovered: Detections | None = None,
-    truth: Detections | None = None,
     proven: Sequence[Sequence[str]] | None = None,
     against: str = "a patch",
 ) -> PIL.Image.Image:
-    """Boxes with name and score in the color of their class, and a legend below the image.
+    """Draw boxes with name and score in the color of their class, and a legend below the image.
 
-    Boxes that only masking found (`recovered`) are dashed, ground truth is thin and white. `proven` says where a patch
-    (`against` names it) cannot hide each box, base ones first: colors then show certificates, not classes.
+    Args:
+        image: The image; it is not changed.
+        base: Base boxes.
+        names: Class names.
+        recovered: Boxes that masking recovered; they are dashed.
+        proven: For each box, base boxes first, the locations where no patch can hide it. Colors then show certificates,
+            not classes.
+        against: Describes the patch.
     """
     boxes = base if recovered is None else Detections.concatenate([base, recovered])
-    words = captions(boxes, names)
+    texts = captions(boxes, names)
     if proven is None:
-        colors = [color_of(label) for label in boxes.label.tolist()]
-        keys = _class_keys(boxes, names)
+        colors = [class_color(label) for label in boxes.label.tolist()]
+        keys = _class_legend(boxes, names)
     else:
-        colors = [_color_of_places(places) for places in proven]
-        words = [_with_places(text, places) for text, places in zip(words, proven, strict=True)]
-        keys = _certificate_keys(colors, against)
-    layers = [] if truth is None else truth_layers(truth)
-    alike: dict[tuple[Color, bool], list[int]] = {}
+        colors = [CERTIFIED if "anywhere" in locations else PARTLY if locations else VULNERABLE for locations in proven]
+        for number, locations in enumerate(proven):
+            if colors[number] == PARTLY:
+                texts[number] += " " + "+".join(locations)
+        counts = ((text, color, colors.count(color)) for text, color in CERTIFICATE_LOOKS.items())
+        keys = [LegendEntry(f"{text} ({count})", color) for text, color, count in counts if count]
+        keys += [LegendEntry(f"against {against}", None)] if keys else []
+    looks: dict[tuple[Color, bool], list[int]] = {}
     for number, color in enumerate(colors):
-        alike.setdefault((color, number >= len(base)), []).append(number)
-    for (color, dashed), numbers in sorted(alike.items(), key=lambda item: item[0][1]):  # base boxes get captions first
-        layers.append(Layer(boxes.xyxy[numbers], [words[n] for n in numbers], color=color, dashed=dashed))
+        looks.setdefault((color, number >= len(base)), []).append(number)
+    layers = [  # base boxes get captions first
+        Layer(boxes.xyxy[numbers], [texts[n] for n in numbers], color=color, dashed=is_recovered)
+        for (color, is_recovered), numbers in sorted(looks.items(), key=lambda item: item[0][1])
+    ]
     if len(boxes) > len(base):
-        keys.append(Key("found by masking only", dashed=True))
+        keys.append(LegendEntry("recovered by masking", dashed=True))
     return with_legend(annotate(image, layers), keys)
 
 
-def color_of(label: int) -> Color:
+def class_color(label: int) -> Color:
     """Return the color of a class, the same in every image: one of the palette, then distant hues."""
     if 0 <= label < len(PALETTE):
         return PALETTE[label]
@@ -118,34 +118,17 @@ def color_of(label: int) -> Color:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def _class_keys(boxes: Detections, names: Sequence[str]) -> list[Key]:
-    """Return the classes in an image, the most frequent first."""
+def _class_legend(boxes: Detections, names: Sequence[str]) -> list[LegendEntry]:
     counts = Counter(boxes.label.tolist()).most_common()
-    keys = [Key(f"{_name(label, names)} ({count})", color_of(label)) for label, count in counts[:MOST_CLASSES]]
-    more = len(counts) - MOST_CLASSES
-    return [*keys, Key(f"and {more} more classes", None)] if more > 0 else keys
-
-
-def _color_of_places(places: Sequence[str]) -> Color:
-    return CERTIFIED if "anywhere" in places else PARTLY if places else VULNERABLE
-
-
-def _with_places(text: str, places: Sequence[str]) -> str:
-    return text if not places or "anywhere" in places else f"{text} {'+'.join(places)}"
-
-
-def _certificate_keys(colors: Sequence[Color], against: str) -> list[Key]:
-    looks = (
-        (CERTIFIED, "certified anywhere"),
-        (PARTLY, "certified where the label says"),
-        (VULNERABLE, "not certified"),
-    )
-    keys = [Key(f"{text} ({colors.count(color)})", color) for color, text in looks if color in colors]
-    return [*keys, Key(f"against {against}", None)] if keys else []
+    keys = [
+        LegendEntry(f"{_name(label, names)} ({count})", class_color(label)) for label, count in counts[:MAX_CLASSES]
+    ]
+    more = len(counts) - MAX_CLASSES
+    return [*keys, LegendEntry(f"and {more} more classes", None)] if more > 0 else keys
 
 
 def captions(detections: Detections, names: Sequence[str]) -> list[str]:
-    """Name and score of each box; a label without a name shows its number."""
+    """Return name and score of each box; a label without a name shows its number."""
     return [
         f"{_name(label, names)} {score:.2f}"
         for label, score in zip(detections.label.tolist(), detections.score.tolist(), strict=True)
@@ -157,14 +140,14 @@ def _name(label: int, names: Sequence[str]) -> str:
 
 
 def truth_layers(truth: Detections) -> list[Layer]:
-    """Ground truth: a thin white line with a black one inside it, so that it shows on white too."""
+    """Return thin white lines with black ones inside, which also show on white."""
     return [Layer(truth.xyxy, color=BLACK), Layer(truth.xyxy, color=TRUTH, width=0.5)]
 
 
 def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
-    """A copy of `image` with the layers on it, the first at the bottom, and all captions above all boxes.
+    """Draw layers on a copy of the image, the first at the bottom, and all captions above all boxes.
 
-    Where there is no room for all captions, those of the largest boxes are there.
+    If there is no room for all captions, those of the largest boxes are drawn.
     """
     canvas = as_image(image).copy()
     height, width = canvas.shape[:2]
@@ -175,9 +158,8 @@ def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
         line = 0 if layer.width == 0 else max(thinnest, round(layer.width * short / 200))
         for number, box in enumerate(layer.boxes):
             if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
-                continue  # wholly outside the image
+                continue  # completely outside the image
             pixels = _pixels(box, width, height)
-            _shade(canvas, pixels, layer.color, layer.shade)
             _outline(canvas, pixels, layer.color, line, dash=4 * line if layer.dashed else 0)
             if len(layer.captions):
                 captions.append((layer.captions[number], pixels, layer.color))
@@ -185,12 +167,12 @@ def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
     font = _font(width, height)
     taken = np.empty((0, 4))
     captions.sort(key=lambda one: (one[1][0] - one[1][2]) * (one[1][3] - one[1][1]))
-    for text, pixels, color in captions[:MOST_CAPTIONS]:
+    for text, pixels, color in captions[:MAX_CAPTIONS]:
         taken = _caption(annotated, text, pixels, color, font, taken)
     return annotated
 
 
-def with_legend(annotated: PIL.Image.Image, keys: Sequence[Key]) -> PIL.Image.Image:
+def with_legend(annotated: PIL.Image.Image, keys: Sequence[LegendEntry]) -> PIL.Image.Image:
     """Return the image with a white legend strip below it.
 
     An image that is too narrow for a few letters is returned unchanged.
@@ -201,11 +183,11 @@ def with_legend(annotated: PIL.Image.Image, keys: Sequence[Key]) -> PIL.Image.Im
     swatch = 2 * line
     if not keys or annotated.width < swatch + 3 * letter:
         return annotated
-    placed: list[tuple[Key, int, int, str]] = []
+    placed: list[tuple[LegendEntry, int, int, str]] = []
     x = y = 0
     for key in keys:
         begin = line // 4 if key.color is None else swatch
-        text = _shortened(key.text, font, annotated.width - begin)
+        text = _shorten(key.text, font, annotated.width - begin)
         wide = begin + math.ceil(font.getlength(text))
         if x and x + wide > annotated.width:
             x, y = 0, y + line
@@ -225,40 +207,27 @@ def with_legend(annotated: PIL.Image.Image, keys: Sequence[Key]) -> PIL.Image.Im
 
 
 def _font(width: int, height: int) -> Font:
-    """Letters that are read at the image's own size, and still when a large one is shown smaller."""
+    """Return a font that is readable at the image's own size, and if a large image is shown smaller."""
     short = min(width, height)
     return PIL.ImageFont.load_default(max(10, round(min(short / 32, 8 + short / 54))))
 
 
 def _pixels(box: Floats, width: int, height: int) -> Ints:
-    """The pixels a box touches, at least one: x1, y1, x2, y2, half-open, inside the image."""
+    """Return the pixels that a box touches, at least one: x1, y1, x2, y2, half-open, inside the image."""
     size = np.array([width, height])
     first = np.clip(np.floor(box[:2]), 0, size - 1)
     last = np.clip(np.ceil(box[2:]), first + 1, size)
     return np.concatenate([first, last]).astype(np.int64)
 
 
-def _shade(canvas: Image, pixels: Ints, color: Color, opacity: float) -> None:
-    x1, y1, x2, y2 = pixels
-    if opacity > 0:
-        inside = canvas[y1:y2, x1:x2]
-        inside[:] = np.rint(inside * (1 - opacity) + np.array(color) * opacity)
-
-
 def _outline(canvas: Image, pixels: Ints, color: Color, line: int, *, dash: int) -> None:
     """Draw an outline `line` pixels thick, inside the box; `dash` is the length of dash and gap, or 0."""
     x1, y1, x2, y2 = pixels
     inside = canvas[y1:y2, x1:x2]
-    if line > 0:
-        for edge in (inside[:line], inside[-line:]):
-            edge[:, _drawn(edge.shape[1], dash)] = color
-        for edge in (inside[:, :line], inside[:, -line:]):
-            edge[_drawn(edge.shape[0], dash)] = color
-
-
-def _drawn(length: int, dash: int) -> Bools:
-    """Return the positions along an edge that are drawn."""
-    return np.ones(length, np.bool_) if dash == 0 else np.arange(length) // dash % 2 == 0
+    for box in (inside, inside.swapaxes(0, 1)) if line > 0 else ():
+        along = np.arange(box.shape[1])
+        for edge in (box[:line], box[-line:]):
+            edge[:, along // dash % 2 == 0 if dash else slice(None)] = color
 
 
 def _caption(annotated: PIL.Image.Image, text: str, pixels: Ints, color: Color, font: Font, taken: Floats) -> Floats:
@@ -268,7 +237,7 @@ def _caption(annotated: PIL.Image.Image, text: str, pixels: Ints, color: Color, 
     """
     _, top, _, bottom = font.getbbox("Ag" + text)
     margin = max(1, round((bottom - top) / 5))
-    text = _shortened(text, font, annotated.width - 2 * margin)
+    text = _shorten(text, font, annotated.width - 2 * margin)
     left, _, right, _ = font.getbbox(text)
     width, height = math.ceil(right - left) + 2 * margin, math.ceil(bottom - top) + 2 * margin
     if not text or height > annotated.height or width > annotated.width:
@@ -281,7 +250,7 @@ def _caption(annotated: PIL.Image.Image, text: str, pixels: Ints, color: Color, 
     )
     covered = intersection(plates, taken).sum(axis=1)
     place = int(covered.argmin())  # the first that is free, else what covers least
-    if covered[place] > MOST_COVERED * width * height:
+    if covered[place] > MAX_COVERED * width * height:
         return taken
     plate = plates[place : place + 1]
     x, y = plate[0, :2].tolist()
@@ -292,11 +261,7 @@ def _caption(annotated: PIL.Image.Image, text: str, pixels: Ints, color: Color, 
     return np.concatenate([taken, plate])
 
 
-def _shortened(text: str, font: Font, room: float) -> str:
-    """`text`, or as much of its beginning as fits into `room` pixels."""
-    if font.getlength(text) <= room:
-        return text
-    for end in range(len(text) - 1, 0, -1):
-        if font.getlength(text[:end] + "…") <= room:
-            return text[:end] + "…"
-    return ""
+def _shorten(text: str, font: Font, room: float) -> str:
+    """Return the text, or as much of its beginning as fits into `room` pixels."""
+    shorter = (text[:end] + "…" for end in range(len(text) - 1, 0, -1))
+    return next((fitting for fitting in (text, *shorter) if font.getlength(fitting) <= room), "")

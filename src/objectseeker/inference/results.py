@@ -30,7 +30,7 @@ from objectseeker.core.seeker import DefendedImage, ObjectSeeker
 from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.files.atomic import save_json, write_atomic
-from objectseeker.inference.drawing import draw
+from objectseeker.inference.drawing import draw_detections
 from objectseeker.text import escape_csv_cell, escape_invisible
 
 COUNTED = (*PATCH_LOCATIONS, "vacuous_far")
@@ -253,13 +253,13 @@ def annotate_result(
     """Draw the boxes on the image, with their certificates if there are any."""
     base, recovered = result.detections[: result.base_boxes], result.detections[result.base_boxes :]
     if result.certificates is None or threat is None:
-        return draw(image, base, names, recovered=recovered)
+        return draw_detections(image, base, names, recovered=recovered)
     certificates = [dict(zip(CERTIFICATE, row, strict=True)) for row in result.certificates]
     proven = [
         [place for place in PATCH_LOCATIONS if row[place] and not (place == "far" and row["vacuous_far"])]
         for row in certificates
     ]
-    return draw(image, base, names, recovered=recovered, proven=proven, against=describe_threat(threat))
+    return draw_detections(image, base, names, recovered=recovered, proven=proven, against=describe_threat(threat))
 
 
 def describe_threat(threat: ThreatModel) -> str:

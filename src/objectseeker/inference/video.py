@@ -23,7 +23,7 @@ from objectseeker.core.seeker import DefendedImage, ObjectSeeker, prefetch_one
 from objectseeker.core.threats import ThreatModel
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import PARTIAL_SUFFIX
-from objectseeker.inference.drawing import CERTIFIED, PARTLY, VULNERABLE, Key, with_legend
+from objectseeker.inference.drawing import CERTIFICATE_LOOKS, LegendEntry, with_legend
 from objectseeker.inference.frame_sources import (
     FrameSelection,
     LostFrame,
@@ -227,12 +227,10 @@ def annotate_frame(
     """Draw the boxes on a frame, above a legend that is the same for every frame of one size."""
     height, width = image.shape[:2]
     annotated = annotate_result(image, result, names, threat).crop((0, 0, width, height))
-    legend = [Key("recovered by masking", dashed=True)]
+    legend = [LegendEntry("recovered by masking", dashed=True)]
     if threat is not None:
-        looks = {"certified anywhere": CERTIFIED, "where the label says": PARTLY, "not certified": VULNERABLE}
-        legend += [Key(text, color) for text, color in looks.items()] + [
-            Key(f"against {describe_threat(threat)}", None)
-        ]
+        legend += [LegendEntry(text, color) for text, color in CERTIFICATE_LOOKS.items()]
+        legend.append(LegendEntry(f"against {describe_threat(threat)}", None))
     return with_legend(annotated, legend)
 
 
