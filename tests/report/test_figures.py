@@ -15,7 +15,8 @@ from objectseeker import Bands, Halves, ObjectSeekerError
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics import ImageSet, sweeps
 from objectseeker.report import plots
-from objectseeker.report.figures import FIGURES, FigureContext, draw_figures, line_counts
+from objectseeker.report.figure_plots import FIGURES, FigureContext, line_counts
+from objectseeker.report.figures import draw_figures
 
 LINES = 6
 FLOOR = 0.1
@@ -215,7 +216,7 @@ def test_what_the_figures_were_made_with_lies_beside_them(written, scene, images
         "masks": f"halves:{LINES}",
         "mask_floor": FLOOR,
         "settings": ours["settings"],
-        "figures": dict(FIGURES),
+        "figures": {name: figure.description for name, figure in FIGURES.items()},
     }
     assert about["vacuous_far"] > 0
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from objectseeker.defense import Defense
@@ -15,16 +14,11 @@ from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import to_csv
 from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.report import plots
-from objectseeker.report.figure_plots import FIGURES_BY_NAME, Figure
-from objectseeker.report.figure_rows import FigureContext, line_counts
+from objectseeker.report.figure_plots import FIGURES, Figure, FigureContext
 from objectseeker.report.report_data import ReportSource
 from objectseeker.runs.binding import missing_scores
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.run import Run
-
-__all__ = ["FIGURES", "FigureContext", "FigureFiles", "draw_figures", "line_counts", "write_figures"]
-
-FIGURES: Mapping[str, str] = MappingProxyType({name: one.description for name, one in FIGURES_BY_NAME.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +114,12 @@ def draw_figures(
     save_json(written[0], _context_dict(context, chosen))
     on_progress(0, len(chosen))
     for done, (name, figure) in enumerate(chosen.items(), start=1):
-        rows = figure.rows(context)
-        plot = figure.plot(context, rows)
+        rows, plot = figure.draw(context)
         for panel in plot.panels:
             if panel.is_empty and name not in empty.setdefault(panel.if_empty, []):
                 empty[panel.if_empty].append(name)
         table = out / f"{name}.csv"
-        save_text(table, to_csv([row.to_row() for row in rows]))
+        save_text(table, to_csv(rows))
         written.append(table)
         if plotting:
             written += plots.save(plot, out / name)
@@ -136,7 +129,7 @@ def draw_figures(
     return written
 
 
-def _context_dict(context: FigureContext, chosen: Mapping[str, Figure[Any]]) -> dict[str, Any]:
+def _context_dict(context: FigureContext, chosen: Mapping[str, Figure]) -> dict[str, Any]:
     return {
         "images": len(context.image_set.images),
         "objects": len(context.image_set.counted),
@@ -150,11 +143,11 @@ def _context_dict(context: FigureContext, chosen: Mapping[str, Figure[Any]]) -> 
 
 def _choose(
     only: Collection[str] | None, context: FigureContext, on_warning: Callable[[str], None]
-) -> dict[str, Figure[Any]]:
+) -> dict[str, Figure]:
     for name in only or ():
-        if name not in FIGURES_BY_NAME:
-            raise ObjectSeekerError(f"no figure is called {name!r}: choose from {', '.join(FIGURES_BY_NAME)}")
-    chosen = {name: figure for name, figure in FIGURES_BY_NAME.items() if not only or name in only}
+        if name not in FIGURES:
+            raise ObjectSeekerError(f"no figure is called {name!r}: choose from {', '.join(FIGURES)}")
+    chosen = {name: figure for name, figure in FIGURES.items() if not only or name in only}
     skipped = [name for name, figure in chosen.items() if figure.needs_lines and context.lines is None]
     if skipped:
         on_warning(f"skipped {', '.join(skipped)}: {context.masks} has no lines of which a subset could be used")
