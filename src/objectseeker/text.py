@@ -112,6 +112,11 @@ def escape_csv_cell(cell: str) -> str:
     return f"'{cell}" if is_formula else cell
 
 
+def plural(count: int, word: str, words: str | None = None) -> str:
+    """Return a count with its noun, such as 1 box and 2,000 boxes; by default the plural has an s."""
+    return f"{count:,} {word if count == 1 else words or word + 's'}"
+
+
 def suggest_name(wrong: str, known: Iterable[str]) -> str | None:
     """Ask whether the known name nearest to a wrong one was meant, if one is near."""
     import difflib  # slow to import, and rarely needed

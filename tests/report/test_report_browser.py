@@ -731,7 +731,7 @@ def test_without_labels_nothing_is_called_recall(opened, tmp_path):
 
 
 def test_of_too_many_views_the_page_certifies_less_and_says_so(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr("objectseeker.report.packed_certificates.MAX_MULTI_VIEW_BOXES", 20)
+    monkeypatch.setattr("objectseeker.report.certificates.MAX_MULTI_VIEW_BOXES", 20)
     run = Run(awkward(count=8), EVIDENCE)
     page = opened(run.report(tmp_path / "report.html"), "#image/0")
     mine, theirs = all_verdicts(page, 0.0), pythons_verdicts(run, 0.0)

@@ -20,7 +20,7 @@ from objectseeker.core.temporal import (
 )
 from objectseeker.core.threats import ThreatModel
 from objectseeker.metrics.track_certificates import MAX_MOTIONS, TrackCriteria, certify_tracks, tally_sequences
-from objectseeker.report.track_timelines import CERTIFIED_FRAME, CERTIFIED_WINDOW, NO_BOX, UNCERTIFIED, track_timelines
+from objectseeker.report.certificates import CERTIFIED_FRAME, CERTIFIED_WINDOW, NO_BOX, UNCERTIFIED, track_timelines
 
 ROLLING = Rolling(Halves(6), 4)
 SETTINGS = {

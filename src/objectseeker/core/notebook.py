@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from objectseeker.text import plural
+
 if TYPE_CHECKING:
     from objectseeker.core.boxes import Detections
     from objectseeker.core.certification import Certificates
@@ -24,7 +26,7 @@ PROVEN, NOT_PROVEN, VACUOUS = "✓", "✗", "○"
 def detections_html(found: Detections) -> str:
     """The boxes in the colors of their labels, and label, score and corners of each."""
     size = found.xyxy[:, 2:].max(axis=0, initial=1)
-    head = _plural(len(found), "box", "boxes")
+    head = plural(len(found), "box", "boxes")
     return _page(head, _svg(size[0], size[1], _rectangles(found)), _boxes(found))
 
 
@@ -38,8 +40,8 @@ def observation_html(seen: Observation) -> str:
     )
     under = len(np.unique(seen.mask_index))
     head = (
-        f"{seen.width} x {seen.height} pixels: {_plural(len(seen.base), 'base box', 'base boxes')}, "
-        f"{_plural(len(masked), 'masked box', 'masked boxes')} under {under} of {_plural(len(seen.masks), 'mask')}"
+        f"{seen.width} x {seen.height} pixels: {plural(len(seen.base), 'base box', 'base boxes')}, "
+        f"{plural(len(masked), 'masked box', 'masked boxes')} under {under} of {plural(len(seen.masks), 'mask')}"
     )
     return _page(head, drawing, _boxes(seen.base))
 
@@ -67,7 +69,7 @@ def certificates_html(proven: Certificates) -> str:
     threats = [f"threat {p}" for p in range(patches)]
     head = ["object", *threats, "largest square", "safe masks", "XL, YT, XR, YB", ""]
     counts = [f"threat {p}: {int(proven.certified[p].sum())} certified" for p in range(patches)]
-    words = ", ".join([_plural(objects, "object"), *counts])
+    words = ", ".join([plural(objects, "object"), *counts])
     key = f"{PROVEN} certified, {NOT_PROVEN} not, {VACUOUS} vacuous: no position is allowed"
     return _page(words, "", _table(head, rows, objects), f"<div>{key}</div>" if patches else "")
 
@@ -123,7 +125,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> st
 def _page(words: str, *parts: str) -> str:
     shown = "".join(f"<div>{part}</div>" for part in parts if part)
     return f'<div><b>{words}</b><div style="display:flex;gap:1em;flex-wrap:wrap">{shown}</div></div>'
-
-
-def _plural(count: int, word: str, words: str | None = None) -> str:
-    return f"{count} {word if count == 1 else words or word + 's'}"

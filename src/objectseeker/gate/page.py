@@ -39,7 +39,7 @@ from objectseeker.inference.drawing import (
     with_legend,
 )
 from objectseeker.metrics.policy import format_value
-from objectseeker.report.thumbnails import image_pair_of
+from objectseeker.report.page import to_jpeg
 from objectseeker.text import escape_invisible
 
 RenderedExamples = Mapping[FailureExample, bytes | str]  # a JPEG file, or why there is none
@@ -120,7 +120,7 @@ def _render_example(
         layers = [Layer(boxes.xyxy, captions(boxes, names), color=BASE, width=0.5), missed]
         legend = [LegendEntry("the object", VULNERABLE), LegendEntry("output without an attack", BASE)]
         annotated = with_legend(annotate(pixels, layers), legend)
-    return image_pair_of(np.asarray(annotated)).view
+    return to_jpeg(annotated)
 
 
 def to_html(gate: GateResult, examples: RenderedExamples) -> str:

@@ -28,6 +28,7 @@ from objectseeker.report.plots import (
     zero_based_limits,
     zoomed_limits,
 )
+from objectseeker.text import plural
 
 CLEAN_RECALLS = tuple(step / 20 for step in range(2, 20))
 TENTHS = tuple(step / 10 for step in range(10))
@@ -378,7 +379,7 @@ def _splits(context: FigureContext) -> Drawn:
     colors = [LINE_STYLES[name].color for name in ("undefended", "defended", *PATCH_LOCATIONS)]
     bars = [
         Bars(
-            f"part {part.number + 1}: {part.images:,} images, {part.objects:,} objects",
+            f"part {part.number + 1}: {plural(part.images, 'image')}, {plural(part.objects, 'object')}",
             [part.undefended_ap50, part.outcome.ap50, *part.outcome.certified_recall().values()],
             colors,
             hatch="" if part.number == 0 else "////",
@@ -498,4 +499,5 @@ def _describe_settings(context: FigureContext, *, hide: Collection[str]) -> str:
         "point": f"at {_point(context)}",
     }
     shown = [text.replace(" ", "\N{NO-BREAK SPACE}") for name, text in facts.items() if name not in hide]
-    return f"{len(context.image_set.images):,} images, {len(context.image_set.counted):,} objects; {', '.join(shown)}."
+    images, objects = plural(context.image_set.image_count, "image"), plural(len(context.image_set.counted), "object")
+    return f"{images}, {objects}; {', '.join(shown)}."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 import json
 import os
 import shutil
@@ -22,20 +23,22 @@ from typing import Any, BinaryIO, Literal
 from urllib.parse import quote
 
 import numpy as np
+import PIL.Image
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.observation import ObservedImage
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import write_atomic
-from objectseeker.metrics.image_set import NO_IMAGES
+from objectseeker.files.images import load_image
 from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.metrics.slices import NO_TAGS, ImageTags
-from objectseeker.report.packed_certificates import Column, PackedCertificates, pack_certificates
+from objectseeker.report.certificates import Column, PackedCertificates, pack_certificates, track_timelines
 from objectseeker.report.report_data import (
     Baseline,
     ReportData,
     ReportSource,
+    cover_images,
     defense_settings,
     found_columns,
     mask_dicts,
@@ -45,10 +48,8 @@ from objectseeker.report.report_data import (
     slider_stops,
     tag_columns,
 )
-from objectseeker.report.thumbnails import ImagePair, cover_images, load_image_pair
-from objectseeker.report.track_timelines import track_timelines
 from objectseeker.runs.run import Run
-from objectseeker.text import escape_invisible, redact_ids, redact_path
+from objectseeker.text import escape_invisible, plural, redact_ids, redact_path
 
 SCRIPTS = (
     "certificates.js",
@@ -63,6 +64,9 @@ SCRIPTS = (
     "sequences.js",
     "app.js",
 )
+MAX_THUMBNAIL_SIDE, MAX_VIEW_SIDE = 240, 640  # pixels
+THUMBNAIL_QUALITY, VIEW_QUALITY = 50, 60  # JPEG
+
 COLUMNS_GO_HERE, IMAGES_GO_HERE = "<!-- columns -->", "<!-- images -->"
 
 
@@ -86,7 +90,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         address = html.escape(quote(os.fsencode(self.file)))
-        return f'Report of {self.images:,} images: <a href="{address}">{html.escape(str(self.file))}</a>'
+        return f'Report of {plural(self.images, "image")}: <a href="{address}">{html.escape(str(self.file))}</a>'
 
 
 def write_report(
@@ -150,18 +154,14 @@ def write_page(
         raise ObjectSeekerError(
             "without annotations two runs have no objects in common: a baseline needs an annotated dataset"
         )
-    images = tuple(source.images)  # a stored run reads its images again in every iteration
-    if not images:
-        raise ObjectSeekerError(NO_IMAGES)
-    masks, mask_index = mask_sets(images, defense)
     data = report_data(source)
+    images = data.image_set.images
+    masks, mask_index = mask_sets(images, defense)
     packed = pack_certificates(data.image_set, data.rule, settings.threat.bound)
-    outputs = [data.rule.prune(image.observation) for image in data.image_set.images]
+    outputs = [data.rule.prune(image.observation) for image in images]
     columns = dict(packed.columns) | found_columns(data, outputs, is_labeled=source.is_labeled)
     recipe = None if defense is None else defense.masks
-    playback, track_columns = track_timelines(
-        data.image_set.images, data.image_set.vocabulary, data.rule, settings.threat, recipe
-    )
+    playback, track_columns = track_timelines(images, data.image_set.vocabulary, data.rule, settings.threat, recipe)
     columns |= track_columns
     baseline_data, baseline_columns = None, dict[str, Column]()
     if baseline is not None:
@@ -173,13 +173,14 @@ def write_page(
     with _file_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out.parent) as rest:
-            for number, image in enumerate(data.image_set.images):
+            for number, image in enumerate(images):
                 content = _script(f"details-{number}", _to_json(_details(image, data, outputs[number], packed, number)))
-                pair = load_image_pair(image)
-                if isinstance(pair, str):
-                    missing[number] = pair
+                try:
+                    files = load_jpegs(image)
+                except ObjectSeekerError as error:
+                    missing[number] = str(error)
                 else:
-                    content += _store_pair(pair, number, folder)
+                    content += _store_jpegs(files, number, folder)
                 if number in covers:
                     first[number] = content
                 else:
@@ -248,8 +249,8 @@ def _truncation_caveat(packed: PackedCertificates) -> list[str]:
     if not len(packed.truncated):
         return []
     return [
-        f"{len(packed.truncated)} objects have more evidence from several views than a page can hold: it shows what a "
-        "single view proves, which may be less than there is. The command certify has all of it."
+        f"{plural(len(packed.truncated), 'object has', 'objects have')} more evidence from several views than a page "
+        "can hold: it shows what a single view proves, which may be less than there is."
     ]
 
 
@@ -289,10 +290,34 @@ def _box_rows(boxes: Detections) -> list[list[float]]:
     return [[*box, score, label] for box, score, label in zip(corners, scores, boxes.label.tolist(), strict=True)]
 
 
-def _store_pair(pair: ImagePair, number: int, folder: Path | None) -> bytes:
+def load_jpegs(image: ObservedImage) -> dict[str, bytes]:
+    """Load an observed image as two JPEG files: a "thumbnail" and a larger "view".
+
+    Raises:
+        ObjectSeekerError: The image is missing, or no longer has the observed size.
+    """
+    pixels = PIL.Image.fromarray(np.ascontiguousarray(load_image(image.path)))
+    observed = image.observation.width, image.observation.height
+    if pixels.size != observed:
+        raise ObjectSeekerError(
+            f"{image.path} has {pixels.width}x{pixels.height} pixels, but {observed[0]}x{observed[1]} when it was "
+            "observed"
+        )
+    return {"thumbnail": to_jpeg(pixels, MAX_THUMBNAIL_SIDE, THUMBNAIL_QUALITY), "view": to_jpeg(pixels)}
+
+
+def to_jpeg(image: PIL.Image.Image, max_side: int = MAX_VIEW_SIDE, quality: int = VIEW_QUALITY) -> bytes:
+    """Shrink an image to at most `max_side` pixels per side, and compress it as a JPEG file."""
+    small, buffer = image.copy(), io.BytesIO()
+    small.thumbnail((max_side, max_side), PIL.Image.Resampling.BICUBIC)
+    small.save(buffer, "JPEG", quality=quality, optimize=True, progressive=True)
+    return buffer.getvalue()
+
+
+def _store_jpegs(files: Mapping[str, bytes], number: int, folder: Path | None) -> bytes:
     """Return the part of an image that goes into the file; without embedding, write it to the folder."""
     scripts = b""
-    for name, content in (("thumbnail", pair.thumbnail), ("view", pair.view)):
+    for name, content in files.items():
         if folder is None:
             scripts += _script(f"{name}-{number}", base64.b64encode(content).decode("ascii"))
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,17 +16,19 @@ from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.rules import PruningRule
-from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.evaluation import evaluate_images
+from objectseeker.metrics.average_precision import coco_ap50
+from objectseeker.metrics.certified import build_proof_table, certified_objects
+from objectseeker.metrics.curves import undefended_curve
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.matching import candidate_pairs, greedy_match
 from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs_as_objects
 from objectseeker.metrics.settings import EvaluationSettings, describe_operating_point
 from objectseeker.metrics.slices import MIN_SLICE_OBJECTS, NO_TAGS, ImageTags
-from objectseeker.metrics.sweeps import SIZE_BINS
-from objectseeker.report.packed_certificates import Column
+from objectseeker.metrics.sweeps import SIZE_BINS, measured
+from objectseeker.report.certificates import Column
 from objectseeker.runs.run import Run
 from objectseeker.text import redact_path
 
@@ -36,6 +38,10 @@ UNDEFENDED, DEFENDED = 1, 2  # bits of the column `found`
 AREAS = (*(float(f"{m}e-{e}") for e in (3, 2, 1) for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)), 1.0)
 ASPECTS = (*(1 / n for n in (16, 12, 8, 6, 4, 3, 2, 1.5)), 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 THRESHOLDS = tuple(t / 20 for t in range(20))
+
+MAX_COVER_OBJECTS = 12  # an image with more is too crowded to come first
+MAX_COVER_CANDIDATES = 60  # spread evenly over the run
+MAX_COVERS = 5  # ranked, in case the first images are missing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,26 +160,27 @@ def report_data(source: ReportSource) -> ReportData:
     if not source.is_labeled:
         return _unlabeled_data(source)
     image_set = ImageSet.of(source.images, source.label_map)
-    found = evaluate_images(source.images, source.label_map, source.settings, intervals=False)
-    undefended, defended = found.undefended, found.defended
+    undefended, coco = undefended_curve(image_set), coco_ap50(image_set)
+    defended = measured(image_set, source.settings)
     caveat = defended.caveat()
     if defended.point is None:
         raise ObjectSeekerError(caveat or "there is no such operating point")
+    has_objects = image_set.objects_per_class > 0
     metrics = {
         "labeled": True,
-        "images": found.images,
-        "objects": found.objects,
-        "ignored": found.ignored_objects,
-        "undefended": {"ap50": undefended.ap50, "ap50_coco": undefended.ap50_coco},
+        "images": image_set.image_count,
+        "objects": len(image_set.counted),
+        "ignored": int(image_set.ignore.sum()),
+        "undefended": {"ap50": undefended.mean_ap50, "ap50_coco": float(coco[has_objects].mean())},
         "defended": {"ap50": defended.ap50, "clean_recall": defended.clean_recall},
         "per_class": [
             {
                 "label": c,
-                "undefended_ap50": float(undefended.curve.ap50[c]),
+                "undefended_ap50": float(undefended.ap50[c]),
                 "ap50": float(defended.curve.ap50[c]),
                 "clean_recall": defended.recall(c),
             }
-            for c in found.classes
+            for c in np.flatnonzero(has_objects).tolist()
         ],
     }
     caveats = [] if caveat is None else [f"{caveat[0].upper()}{caveat[1:]}."]
@@ -246,6 +253,40 @@ def _match(image_set: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Flo
     score = np.full(len(image_set.truth), -1.0)
     np.maximum.at(score, matched[matched >= 0], table.detections.score[matched >= 0])
     return score >= 0, np.maximum(score, 0.0)
+
+
+def cover_images(image_set: ImageSet, rule: PruningRule, threat: ThreatModel) -> list[int]:
+    """Rank images to open with: those whose objects differ most in where they are certified.
+
+    Objects are of three kinds: certified over, certified only for patches away from the object, and not certified.
+    More kinds rank first; among equals an image with about four objects, then one with a large object.
+    """
+    per_image = np.bincount(image_set.truth.image[image_set.counted], minlength=image_set.image_count)
+    chosen = np.flatnonzero((per_image > 0) & (per_image <= MAX_COVER_OBJECTS))
+    if not len(chosen):
+        return list(range(min(image_set.image_count, MAX_COVERS)))
+    chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, MAX_COVER_CANDIDATES).astype(int))]
+    part = ImageSet.part([image_set.images[i] for i in chosen.tolist()], image_set.vocabulary)
+    patches = [Patch(threat.area, threat.aspect, location) for location in PATCH_LOCATIONS]
+    certified, vacuous = certified_objects(
+        build_proof_table(part, rule, threat.bound),
+        rule,
+        patches,
+        certification_threshold=threat.certification_threshold,
+    )
+    proven = dict(zip(PATCH_LOCATIONS, certified & ~vacuous, strict=True))
+    kind = np.where(proven["over"], 2, np.where(proven["far"] | proven["close"], 1, 0))
+
+    def keys() -> Iterator[tuple[int, int, float, int]]:
+        owner = part.truth.image[part.counted]
+        box = part.truth.detections.xyxy[part.counted]
+        area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])
+        for i in range(part.image_count):
+            objects = owner == i
+            share = float(area[objects].max()) / float(part.width[i] * part.height[i])
+            yield -len(set(kind[objects].tolist())), abs(int(objects.sum()) - 4), -min(share, 0.5), i
+
+    return [int(chosen[i]) for *_, i in sorted(keys())[:MAX_COVERS]]
 
 
 def slider_stops(settings: EvaluationSettings) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 // A sequence that plays: its frames on the stage, and below them one row per track. The rows were computed when the report
-// was written (track_timelines.py), for one patch; boxes and patch on the frame follow the sliders.
+// was written (certificates.py), for one patch; boxes and patch on the frame follow the sliders.
 
 const { playback } = data;
-const STATES = [null, "frame", "window", "uncertified"]; // as in track_timelines.py
+const STATES = [null, "frame", "window", "uncertified"]; // as in certificates.py
 const DEFAULT_FPS = 25; // if the sequence has none
 const ADDRESS_DELAY = 300; // milliseconds until the address follows: browsers reject one that changes all the time
 const player = { sequence: -1, at: 0, row: -1, maxMotion: 0, window: 0, since: null, addressTimer: 0 };
