@@ -6,6 +6,7 @@ python scripts/detectorguard_table.py runs/voc --clean-recall 0.8 --out tables/v
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,24 @@ from objectseeker import Halves
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import DEFAULT_RULE, DEFAULT_SCHEDULE
 from objectseeker.detectorguard.comparison import (
-    LINE_SUBSET_NOTE,
+    FORWARD_PASSES,
     DetectorGuardComparison,
+    Shares,
     compare_with_detectorguard,
-    cost_rows,
-    measured_images,
 )
 from objectseeker.detectorguard.features import DEFAULT_INPUT, NETWORK, ObjectnessFeatures
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import to_csv, to_markdown, transpose
 from objectseeker.inference.drawing import ORANGE, VERMILION
 from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel
+from objectseeker.metrics.sweeps import by_lines, split
 from objectseeker.report import plots
 from objectseeker.runs.run import Run, open_run
 
+LINE_SUBSET_NOTE = (
+    "ObjectSeeker's k lines are every n-th of the stored ones, not those of a detector deployed with k lines: read the "
+    "trend"
+)
 LINES = (1, 2, 3, 5, 8, 10, 15, 20, 30)
 
 
@@ -69,8 +74,8 @@ def save_cost(run: Run, comparison: DetectorGuardComparison, out: Path) -> None:
     masks = run.manifest.observation_settings.masks
     if not isinstance(masks, Halves):
         raise SystemExit(f"cost is told by the number of lines, and {run.folder} was observed with {masks}: --no-cost")
-    images = run.images()
-    image_set = ImageSet.of([images[i] for i in measured_images(run).tolist()], run.label_map)
+    images, (_, measured) = run.images(), split(len(run.parts), 2, 0)  # as the comparison does
+    image_set = ImageSet.of([images[i] for i in measured.tolist()], run.label_map)
     cost = cost_rows(image_set, comparison, [k for k in LINES if k <= masks.lines])
     shown = [
         {key: "" if value is None else value if isinstance(value, str) else f"{value:g}" for key, value in row.items()}
@@ -81,6 +86,28 @@ def save_cost(run: Run, comparison: DetectorGuardComparison, out: Path) -> None:
     print(f"{to_markdown(shown)}\n\n{LINE_SUBSET_NOTE}")
     if plots.unavailable_reason() is None:
         plots.save(cost_plot(cost, comparison), out / "cost")
+
+
+def cost_rows(image_set: ImageSet, comparison: DetectorGuardComparison, ks: Iterable[int]) -> list[dict[str, Any]]:
+    """Return certified recall by forward passes: DetectorGuard, and ObjectSeeker with k lines per axis.
+
+    The lines are every n-th of the stored ones: show `LINE_SUBSET_NOTE` with these rows.
+    """
+    rows = [
+        _cost_row(row.defense, None, FORWARD_PASSES, row.certified_recall or dict.fromkeys(PATCH_LOCATIONS))
+        for row in comparison.rows
+        if row.guarded
+    ]
+    for step in by_lines(image_set, comparison.settings, ks):
+        assert step.forward_passes is not None
+        rows.append(_cost_row("ObjectSeeker", int(step.value), step.forward_passes, step.outcome.certified_recall()))
+    return rows
+
+
+def _cost_row(defense: str, k: int | None, passes: int, certified: Shares) -> dict[str, Any]:
+    lines = None if k is None else "every n-th stored"
+    row: dict[str, Any] = {"defense": defense, "k": k, "lines": lines, "forward_passes": passes}
+    return row | {f"certified_{location}": certified[location] for location in PATCH_LOCATIONS}
 
 
 def cost_plot(rows: list[dict[str, Any]], comparison: DetectorGuardComparison) -> plots.Plot:

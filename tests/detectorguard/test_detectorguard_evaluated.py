@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import oracle_detectorguard as oracle
@@ -16,7 +18,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.detectorguard import comparison
 from objectseeker.detectorguard.certification import allowed_squares, certify_guarded, patch_side, positions_in_view
-from objectseeker.detectorguard.comparison import compare_with_detectorguard, cost_rows
+from objectseeker.detectorguard.comparison import compare_with_detectorguard
 from objectseeker.detectorguard.metrics import GuardedDetector, ObjectnessMaps, certify_images, tune_thresholds
 from objectseeker.detectorguard.objectness import Grid, objectness_map
 from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ImageSet, ThreatModel
@@ -304,6 +306,7 @@ def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
 
 def test_cost_against_certified_recall(run):
     beside = compare_with_detectorguard(run, SETTINGS, max_false_alert_rate=0.2)
+    cost_rows = runpy.run_path(str(Path(__file__).parents[2] / "scripts/detectorguard_table.py"))["cost_rows"]
     rows = cost_rows(ImageSet.of(run.images(), VOCABULARY), beside, [1])
     assert [(row["defense"], row["forward_passes"]) for row in rows] == [
         ("DetectorGuard", 2),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Ints
+from objectseeker.core.boxes import Bools
 from objectseeker.core.rules import Rule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.core.threshold_schedule import ThresholdSchedule
@@ -23,14 +22,16 @@ from objectseeker.detectorguard.metrics import (
 )
 from objectseeker.detectorguard.objectness import FEATURE_STEP, Features
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.files.tables import percent
+from objectseeker.files.tables import percent, to_html
 from objectseeker.metrics.curves import undefended_curve
-from objectseeker.metrics.defended_images import DefendedImageSet, shares
+from objectseeker.metrics.defended_images import shares
+from objectseeker.metrics.evaluation import evaluate_images
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.settings import EvaluationSettings
-from objectseeker.metrics.sweeps import by_lines, split
+from objectseeker.metrics.sweeps import split
 from objectseeker.runs.observe import Progress
 from objectseeker.runs.run import Run
+from objectseeker.text import plural
 
 Shares = Mapping[PatchLocation, float | None]
 
@@ -38,10 +39,6 @@ DEFAULT_CLEAN_RECALL = 0.8
 PUBLISHED_SCHEDULE = ThresholdSchedule(alpha=0.8, beta=0.5)  # of ObjectSeeker's paper
 MAX_AP_LOSSES = (np.inf, 1.0)  # points that tuning may cost: any, and as many as ObjectSeeker's default rule
 FORWARD_PASSES = 2  # one of the detector, one of the objectness network
-LINE_SUBSET_NOTE = (
-    "ObjectSeeker's k lines are every n-th of the stored ones, not those of a detector deployed with k lines: read the "
-    "trend"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +59,7 @@ class DefenseRow:
     base_threshold: float | None = None
     clean_recall: float | None = None
     false_alerts: int | None = None  # images
-    alert_rate: float | None = None
+    false_alert_rate: float | None = None
     certified_recall: Shares | None = None
     certified_and_found: Shares | None = None
     certified_published: Shares | None = None
@@ -74,10 +71,7 @@ class DefenseRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the metrics that apply."""
-        row = {field.name: getattr(self, field.name) for field in fields(self)}
-        images, rate = row.pop("false_alerts"), row.pop("alert_rate")
-        row["false_alerts"] = None if images is None else {"images": images, "rate": rate}
-        return {name: value for name, value in row.items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def to_table(self) -> dict[str, str]:
         certified, found, published = (
@@ -91,7 +85,7 @@ class DefenseRow:
             "AP50": percent(self.ap50),
             "base_threshold": _two_digits(self.base_threshold),
             "clean recall": percent(self.clean_recall),
-            "false alerts": percent(self.alert_rate),
+            "false alerts": percent(self.false_alert_rate),
             **{f"certified {location}": percent(certified[location]) for location in PATCH_LOCATIONS},
             **{f"and found, {location}": percent(found[location]) for location in PATCH_LOCATIONS[:3]},
             **{f"published model, {location}": percent(published[location]) for location in PATCH_LOCATIONS[:3]},
@@ -147,17 +141,14 @@ class DetectorGuardComparison:
         return rows
 
     def _repr_html_(self) -> str:
-        rows = self.terminal_rows()
-        lines = [[f"<th>{html.escape(name)}</th>" for name in rows[0]]]
-        lines += [[f"<td>{html.escape(cell)}</td>" for cell in row.values()] for row in rows]
-        return f"<table>{''.join('<tr>' + ''.join(line) + '</tr>' for line in lines)}</table>"
+        return to_html(self.terminal_rows())
 
     def caveats(self) -> list[str]:
         """Return the conditions under which the table holds."""
         threat, network, recall = self.settings.threat, self.network, f"clean recall {self.settings.clean_recall:g}"
         patch = f"patch of {threat.area:.2%}, aspect {threat.aspect:g}"
         lines = [
-            f"{self.images} images, {self.objects} objects; {patch}; at {recall}",
+            f"{plural(self.images, 'image')}, {plural(self.objects, 'object')}; {patch}; at {recall}",
             f"objectness network {network['network']} (sha256 {network['sha256'][:12]}) at "
             f"{network['input'][0]}x{network['input'][1]}",
         ]
@@ -282,7 +273,7 @@ def _guarded_row(
             "base_threshold": float(curve.base_thresholds[at]),
             "clean_recall": float(curve.clean_recall[at]),
             "false_alerts": guarded.false_alerts(at),
-            "alert_rate": 100 * guarded.false_alerts(at) / len(maps.grids),
+            "false_alert_rate": 100 * guarded.false_alerts(at) / len(maps.grids),
             "certified_and_found": _shares(verdicts.certified & guarded.found(at)),
         }
     return DefenseRow(
@@ -302,30 +293,21 @@ def _objectseeker_rows(rule: str, image_set: ImageSet, settings: EvaluationSetti
     """Return the rows per class and class-agnostic, as DetectorGuard guarantees nothing about labels."""
     rows = []
     masks = max(len(image.observation.masks) for image in image_set.images)
-    for classwise, suffix in ((True, ""), (False, ", class-agnostic")):
-        variant = settings.with_rule(classwise=classwise)
-        replayed = DefendedImageSet.of(image_set, variant)
-        curve = replayed.curve(variant)
-        point = replayed.at_operating_point(variant, curve)
-        at_point: dict[str, Any] = {}
-        if point is not None:
-            (added,) = replayed.added([point.rule])
-            alerts = len(np.unique(added.image))
-            at_point = {
-                "base_threshold": point.rule.base_threshold,
-                "clean_recall": point.clean_recall,
-                "certified_recall": point.certified_recall(),
-                "vacuous_far": point.vacuous_far(),
-                "false_alerts": alerts,
-                "alert_rate": 100 * alerts / len(image_set.images),
-            }
+    for suffix, variant in (("", settings.with_rule(classwise=True)), (", class-agnostic", settings.class_agnostic())):
+        found = evaluate_images(image_set.images, image_set.vocabulary, variant, intervals=False)
+        defended = found.defended
         rows.append(
             DefenseRow(
                 defense=f"ObjectSeeker {rule}{suffix}",
                 forward_passes=1 + masks,
-                ap50=curve.mean_ap50,
-                max_clean_recall=curve.max_clean_recall,
-                **at_point,
+                ap50=defended.ap50,
+                max_clean_recall=defended.max_clean_recall,
+                base_threshold=defended.base_threshold,
+                clean_recall=defended.clean_recall,
+                false_alerts=defended.alerts,
+                false_alert_rate=found.false_alert_rate,
+                certified_recall=None if defended.point is None else defended.certified_recall(),
+                vacuous_far=defended.vacuous_far,
             )
         )
     return rows
@@ -333,33 +315,6 @@ def _objectseeker_rows(rule: str, image_set: ImageSet, settings: EvaluationSetti
 
 def _rule_name(settings: EvaluationSettings) -> str:
     return "as given" if settings.rule.name == "paper" else settings.rule.name
-
-
-def cost_rows(image_set: ImageSet, comparison: DetectorGuardComparison, ks: Iterable[int]) -> list[dict[str, Any]]:
-    """Return certified recall by forward passes: DetectorGuard, and ObjectSeeker with k lines per axis.
-
-    The lines are every n-th of the stored ones: show `LINE_SUBSET_NOTE` with these rows.
-    """
-    rows = [
-        _cost_row(row.defense, None, FORWARD_PASSES, row.certified_recall or dict.fromkeys(PATCH_LOCATIONS))
-        for row in comparison.rows
-        if row.guarded
-    ]
-    for step in by_lines(image_set, comparison.settings, ks):
-        assert step.forward_passes is not None
-        rows.append(_cost_row("ObjectSeeker", int(step.value), step.forward_passes, step.outcome.certified_recall()))
-    return rows
-
-
-def _cost_row(defense: str, k: int | None, passes: int, certified: Shares) -> dict[str, Any]:
-    lines = None if k is None else "every n-th stored"
-    row: dict[str, Any] = {"defense": defense, "k": k, "lines": lines, "forward_passes": passes}
-    return row | {f"certified_{location}": certified[location] for location in PATCH_LOCATIONS}
-
-
-def measured_images(run: Run, *, seed: int = 0) -> Ints:
-    """Return the images on which `compare_with_detectorguard` measures when it tunes the thresholds."""
-    return split(len(run.parts), 2, seed)[1]
 
 
 def _shares(verdicts: Bools) -> Shares:

@@ -60,10 +60,13 @@ class ObjectnessMaps:
         return cls(image_set, tuple(grids), tuple(votes), tuple(explained))
 
     def subset(self, index: Ints) -> ObjectnessMaps:
-        def pick(values: tuple[object, ...]) -> tuple:  # type: ignore[type-arg]
-            return tuple(values[i] for i in index.tolist())
-
-        return ObjectnessMaps(self.image_set.subset(index), pick(self.grids), pick(self.votes), pick(self.explained))
+        chosen = index.tolist()
+        return ObjectnessMaps(
+            self.image_set.subset(index),
+            tuple(self.grids[i] for i in chosen),
+            tuple(self.votes[i] for i in chosen),
+            tuple(self.explained[i] for i in chosen),
+        )
 
     def first_alert(self, thresholds: Ints, base_thresholds: Floats = BASE_THRESHOLDS) -> Ints:
         """Return the first of ascending `base_thresholds` at which each image alerts: (thresholds, images).
