@@ -84,7 +84,7 @@ def draw_detections(
         against: Describes the patch.
     """
     boxes = base if recovered is None else Detections.concatenate([base, recovered])
-    texts = captions(boxes, names)
+    labels = captions(boxes, names)
     if proven is None:
         colors = [class_color(label) for label in boxes.label.tolist()]
         keys = _class_legend(boxes, names)
@@ -92,7 +92,7 @@ def draw_detections(
         colors = [CERTIFIED if "anywhere" in locations else PARTLY if locations else VULNERABLE for locations in proven]
         for number, locations in enumerate(proven):
             if colors[number] == PARTLY:
-                texts[number] += " " + "+".join(locations)
+                labels[number] += " " + "+".join(locations)
         counts = ((text, color, colors.count(color)) for text, color in CERTIFICATE_LOOKS.items())
         keys = [LegendEntry(f"{text} ({count})", color) for text, color, count in counts if count]
         keys += [LegendEntry(f"against {against}", None)] if keys else []
@@ -100,7 +100,7 @@ def draw_detections(
     for number, color in enumerate(colors):
         looks.setdefault((color, number >= len(base)), []).append(number)
     layers = [  # base boxes get captions first
-        Layer(boxes.xyxy[numbers], [texts[n] for n in numbers], color=color, dashed=is_recovered)
+        Layer(boxes.xyxy[numbers], [labels[n] for n in numbers], color=color, dashed=is_recovered)
         for (color, is_recovered), numbers in sorted(looks.items(), key=lambda item: item[0][1])
     ]
     if len(boxes) > len(base):

@@ -77,7 +77,7 @@ class ImageInputs:
 
     @classmethod
     def from_dataset(cls, data: Dataset) -> ImageInputs:
-        """Return a dataset's images with the ids of a COCO file; otherwise, images and categories count from 1."""
+        """Return a dataset's images, with the ids of a COCO file; others count from 1."""
         entries = data.images
         if not data.spec.startswith("coco:"):
             sources = [ImageSource(number, entry.id, entry.path, entry.size) for number, entry in enumerate(entries, 1)]
