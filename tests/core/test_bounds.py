@@ -11,7 +11,8 @@ from oracle import box_of
 from strategies import boxes
 
 from objectseeker import Detections, ObjectSeekerError
-from objectseeker.core.bounds import MARGIN, lower_bound
+from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, lower_bound
+from objectseeker.core.rules.iou import iou_lower_bound
 
 FILTER = st.one_of(st.sampled_from([0.5, 0.6, 0.75, 1.0]), st.floats(0.01, 1))
 
@@ -80,6 +81,29 @@ def test_boxes_without_area_prove_nothing():
         assert fast(m, [0, 0, 10, 10], 0.6, "exact") <= 0
     assert fast([0, 0, 10, 10], [3, 3, 3, 9], 0.6, "exact") <= 0
     assert fast([0, 0, 10, 10], [0, 0, 10, 10], 0.0, "exact") <= 0  # a filter that drops whatever it touches
+
+
+def test_a_filter_that_is_next_to_nothing_proves_nothing():
+    """Below SMALLEST_FILTER the margin does not cover what rounds."""
+    whole = [0, 0, 2000, 2000]
+    for filter_ioa in (0.0, 5e-7, np.nextafter(SMALLEST_FILTER, 0)):
+        for bound in ("exact", "paper"):
+            assert fast(whole, whole, filter_ioa, bound) <= 0
+            assert iou_lower_bound(np.array([whole]), np.array([whole]), filter_ioa, bound)[0, 0] <= 0
+    assert fast(whole, whole, SMALLEST_FILTER, "exact") > 0
+    assert iou_lower_bound(np.array([whole]), np.array([whole]), SMALLEST_FILTER)[0, 0] > 0
+
+
+def test_the_margin_is_taken_off_the_filter_and_off_both_sides():
+    """Of m = g is left, with margin e: a width of (1 - e) and of its height (f - e) / 1 - e, or the other way round."""
+    e = Fraction(MARGIN)
+    for filter_ioa in (0.3, 0.6, 0.9):
+        for wide, tall in ((1.0, 1.0), (30.0, 2.0)):
+            box, f = [5.0, 5.0, 5.0 + wide, 5.0 + tall], Fraction(filter_ioa)
+            least = float((1 - e) * (f - 2 * e))
+            assert fast(box, box, filter_ioa, "paper") == pytest.approx(float(f - e), abs=MARGIN / 100)
+            assert fast(box, box, filter_ioa, "exact") == pytest.approx(max(least, float(f - e)), abs=MARGIN / 100)
+            assert fast(box, box, filter_ioa, "exact", margin=0.0) == pytest.approx(filter_ioa, abs=1e-15)
 
 
 def test_exact_certifies_what_paper_cannot():

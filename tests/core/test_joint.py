@@ -7,6 +7,7 @@ from fractions import Fraction
 import adversary
 import numpy as np
 import oracle
+import oracle_iou
 import pytest
 from cases import generate, iou_rule
 from hypothesis import given, settings
@@ -14,18 +15,33 @@ from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule
 from objectseeker.core.joint import certify_jointly
+from objectseeker.core.positions import PositionClasses
 from objectseeker.core.recipes import Bands, Halves, Pairs
 
 SEEDS = st.integers(0, 2**32)
 PATCHES = [Patch(area, aspect, "anywhere") for area in (0.004, 0.03, 0.1, 0.4) for aspect in (0.5, 1.0)]
 
 
+RECIPES = (Halves(3), Pairs(1), Bands(0.05), Pairs(2), Halves(2) + Bands(0.03, spacing=0.5), Pairs(1))
+
+
 def masks_of(seed):
-    recipe = [Halves(3), Bands(0.05), Halves(2) + Bands(0.03, spacing=0.5), Pairs(2)][seed % 4]
-    return lambda width, height, lines: recipe.masks(width, height)
+    return lambda width, height, lines: RECIPES[seed % len(RECIPES)].masks(width, height)
 
 
-def proven_everywhere(observation, truth, size, mask_threshold, evidence_threshold):
+def hidden_everywhere(observation, proofs, size):
+    """(objects, y, x): may the patch hide the object there, by the classes of its proofs?"""
+    starts = PositionClasses.of(observation.masks, size).starts
+    x, y = (
+        np.searchsorted(start, positions, side="right") - 1
+        for start, positions in zip(starts, oracle.positions(observation.width, observation.height, size), strict=True)
+    )
+    unseen = np.ones((len(starts[0]), len(starts[1])), dtype=bool)
+    hidden = [np.all([one.escaping_classes(size) for one in proof] or [unseen], axis=0) for proof in proofs]
+    return np.array([grid[np.ix_(x, y)].T for grid in hidden])
+
+
+def proven_everywhere(observation, truth, size, mask_threshold, evidence_threshold, certification_threshold):
     """(objects, y, x): is the object proven with the patch at that position? One position after the other."""
     removing = oracle.removed(observation, size) if observation.masks.removed.ndim == 2 else by_pairs(observation, size)
     answer = np.zeros((len(truth), *removing.shape[1:]), dtype=bool)
@@ -34,17 +50,22 @@ def proven_everywhere(observation, truth, size, mask_threshold, evidence_thresho
             continue
         proofs = [
             (mask, box, oracle.evidence_of(score, mask_threshold, evidence_threshold, 1.0))
-            for mask, _, box, score in oracle.proving(observation, truth, n, 0.6, 0.0, "exact", True)
+            for mask, _, box, score in oracle.proving(
+                observation, truth, n, 0.6, certification_threshold, "exact", True
+            )
         ]
         proofs = [proof for proof in proofs if proof[2] > 0]
         close = Fraction("0.9")
         linked = [
             [a is b or max(oracle.ioa(a[1], b[1]), oracle.ioa(b[1], a[1])) > close for b in proofs] for a in proofs
         ]
+        decided = {}
         for y, x in np.ndindex(*removing.shape[1:]):
             present = tuple(i for i, (mask, _, _) in enumerate(proofs) if removing[mask, y, x])
-            stars = oracle.groups(present, linked, "star")
-            answer[n, y, x] = any(oracle.enough([proofs[i] for i in star]) for star in stars)
+            if present not in decided:
+                stars = oracle.groups(present, linked, "star")
+                decided[present] = any(oracle.enough([proofs[i] for i in star]) for star in stars)
+            answer[n, y, x] = decided[present]
     return answer
 
 
@@ -62,25 +83,61 @@ def by_pairs(observation, size):
     return answer
 
 
-@pytest.mark.slow
-@settings(max_examples=80, deadline=None)
-@given(SEEDS, st.sampled_from(PATCHES), st.sampled_from([None, 0.1]))
-def test_the_fewest_over_all_pixel_positions(seed, patch, evidence_threshold):
-    case = generate(seed, largest=10, make=masks_of(seed), crowd=0.9, generous=1.0, sure=0.4)
+@settings(max_examples=120, deadline=None)
+@given(
+    SEEDS,
+    st.sampled_from(PATCHES),
+    st.sampled_from([None, 0.1, 0.1]),
+    st.sampled_from([0.0, 0.25, 0.5]),
+    st.sampled_from([0.0, 0.8]),
+)
+def test_the_fewest_over_all_pixel_positions(seed, patch, evidence_threshold, certification_threshold, torn):
+    """Class by class, also where boxes that prove an object are no neighbors (`torn`)."""
+    case = generate(seed, smallest=4, largest=8, make=masks_of(seed), crowd=0.9, generous=0.3, sure=0.9, torn=torn)
     observation, truth = case.observation, case.truth
     rule = Rule(mask_threshold=0.75, evidence_threshold=evidence_threshold)
     size = patch.size(observation.width, observation.height)
 
-    joint = rule.certify_jointly(observation, truth, patch)
+    joint = rule.certify_jointly(observation, truth, patch, certification_threshold=certification_threshold)
 
-    proven = proven_everywhere(observation, truth, size, 0.75, evidence_threshold)
+    proven = proven_everywhere(observation, truth, size, 0.75, evidence_threshold, certification_threshold)
+    proofs = rule.object_proofs(observation, truth, certification_threshold)
+    assert np.array_equal(hidden_everywhere(observation, proofs, size), ~proven)
     assert joint.count == proven.sum(axis=0).min()
     xs, ys = oracle.positions(observation.width, observation.height, size)
     x, y = joint.worst_position
     assert joint.proven.tolist() == proven[:, ys.index(y), xs.index(x)].tolist()
-    certified = rule.certify(observation, truth, patch).certified[0]
+    certified = rule.certify(observation, truth, patch, certification_threshold=certification_threshold).certified[0]
+    assert certified.tolist() == proven.all(axis=(1, 2)).tolist()
     assert joint.count >= certified.sum()
     assert (joint.proven >= certified).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.sampled_from(PATCHES), st.sampled_from([0.25, 0.5, 0.7, 0.85]))
+def test_of_boxes_that_fit_it_equals_every_position(seed, patch, certification_threshold):
+    case = generate(seed, smallest=6, largest=12, lines=3, crowd=0.9, generous=1.0, sure=0.9)
+    observation, truth = case.observation, case.truth
+    rule = iou_rule(mask_threshold=0.1)
+    size = patch.size(observation.width, observation.height)
+    options = {
+        "mask_threshold": 0.1,
+        "filter_iou": 0.8,
+        "certification_threshold": certification_threshold,
+        "bound": "exact",
+        "classwise": True,
+    }
+    proven = []
+    for n, g in enumerate(oracle.boxes_of(truth)):
+        safe = oracle_iou.safe_masks(observation, truth, n, **options)
+        seen = oracle.seen(g, observation.width, observation.height)
+        proven.append(oracle.removed(observation, size, safe).any(axis=0) & seen)
+
+    proofs = rule.object_proofs(observation, truth, certification_threshold)
+
+    assert np.array_equal(hidden_everywhere(observation, proofs, size), ~np.array(proven))
+    joint = rule.certify_jointly(observation, truth, patch, certification_threshold=certification_threshold)
+    assert joint.count == np.sum(proven, axis=0).min()
 
 
 def test_generated_cases_have_more_joint_than_single_certificates():
@@ -158,6 +215,7 @@ def test_an_object_may_be_proven_as_either_of_two_labels():
     assert certify_jointly(masks, [proofs], (1, 1)).count == 1
     assert certify_jointly(masks, [proofs], (2, 2)).count == 0  # it can lie across the line
     assert certify_jointly(masks, [[]], (1, 1)).count == 0
+    assert certify_jointly(masks, [proofs[:1]], (1, 1)).worst_position == (74, 24)  # the middle of its class
 
 
 @pytest.mark.parametrize("patch", [Patch(0.01, location="far"), Patch(0.01, location="anywhere", count=2)])

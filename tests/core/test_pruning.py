@@ -40,6 +40,10 @@ def test_edge_factor_lowers_boxes_cut_by_their_line():
     masks = Halves(1).masks(100, 100)  # left mask: line at 50
     boxes = np.array([[51.5, 0, 70, 9], [51.6, 0, 70, 9], [0, 0, 48.5, 9], [0, 0, 48.4, 9], [40, 0, 60, 9]])
     assert cut_by_mask(boxes, np.zeros(5, int), masks).tolist() == [True, False, True, False, True]
+    assert cut_by_mask(boxes[1:2] - [0.095, 0, 0, 0], np.zeros(1, int), masks).tolist() == [False]  # 1.505 %
+    wide = Halves(1).masks(200, 100)  # lines at 100 and 50: a share of its own axis
+    near = np.array([[102.9, 0, 140, 9], [103.1, 0, 140, 9], [0, 51.4, 9, 90], [0, 51.6, 9, 90]])
+    assert cut_by_mask(near, np.array([0, 0, 1, 1]), wide).tolist() == [True, False, True, False]
     cut = observe([one([50, 20, 70, 40], 0.8)])
     assert len(prune(cut, mask_threshold=0.7)) == 1
     assert len(prune(cut, mask_threshold=0.7, edge_factor=0.8)) == 0

@@ -81,6 +81,7 @@ def test_the_text_says_it_all(text):
 def test_a_frame_has_its_share_and_other_recipes_have_all():
     assert recipe_for_frame(Rolling(Halves(4), 3), 7) == Share(Halves(4), 1, 3)
     assert recipe_for_frame(Halves(4), 7) == Halves(4)
+    assert Rolling(Halves(4), 3, 0.04).recipe_for_frame(1) == Share(Halves(4), 1, 3, 0.04)
 
 
 def test_a_single_image_is_refused():
