@@ -18,7 +18,7 @@ from torch import Tensor
 
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
-from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
+from objectseeker.training import draw_strips, kept_parts, mask_and_move, visible_targets
 from objectseeker.training.masking import Masking, area_of, intersect_boxes, keeps_target
 from train_builtin.packs import CROWD, DOUBTFUL, Pack, Pixels
 

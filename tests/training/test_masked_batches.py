@@ -9,7 +9,7 @@ from objectseeker.training import apply_strip, draw_strip
 
 torch = pytest.importorskip("torch")
 
-from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
+from objectseeker.training import draw_strips, kept_parts, mask_and_move, visible_targets
 
 COUNT, OBJECTS = 400, 6
 SIZES = [(24, 24), (23, 17), (2, 9), (5, 1), (1, 1)]

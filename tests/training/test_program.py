@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("train_builtin", reason="the training program is not part of the package")
 
-from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
+from objectseeker.training import draw_strips, kept_parts, mask_and_move, visible_targets
 from train_builtin.ablation import changed
 from train_builtin.augmentation import (
     NO_MASKS,

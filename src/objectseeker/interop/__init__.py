@@ -1,7 +1,6 @@
-"""`Detections` as other tools hold them, and back: supervision, COCO results (pycocotools), FiftyOne.
+"""Conversion of `Detections` to and from supervision, COCO results (pycocotools) and FiftyOne.
 
-None of these is needed to import this module. Boxes stay in raw image pixels unless a function says otherwise; what a
-format cannot hold is said where it is lost.
+None of these is needed to import this module. Boxes are in raw image pixels unless a function states otherwise.
 """
 
 from __future__ import annotations
@@ -12,26 +11,21 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats
-from objectseeker.errors import ObjectSeekerError, require_count, sanitize_line
+from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.text import quote
 
 __all__ = ["from_coco", "from_fiftyone", "from_supervision", "to_coco", "to_fiftyone", "to_supervision"]
 
 
 def to_supervision(detections: Detections, names: Sequence[str] | None = None) -> Any:
-    """`supervision.Detections` with the same boxes, bit for bit; `names` become its class_name."""
+    """Convert to `supervision.Detections` with the same boxes, bit for bit; `names` become its class_name."""
     try:
         from supervision import Detections as Theirs
     except ImportError:
         raise ObjectSeekerError("supervision is not installed: pip install supervision") from None
-    named: dict[str, Any] = (
-        {} if names is None else {"class_name": np.array([_name(label, names) for label in detections.label], str)}
-    )
-    return Theirs(
-        xyxy=detections.xyxy.copy(),
-        confidence=detections.score.copy(),
-        class_id=detections.label.copy(),
-        data=named,
-    )
+    boxes, scores, labels = (array.copy() for array in (detections.xyxy, detections.score, detections.label))
+    data = {} if names is None else {"class_name": np.array([_name(label, names) for label in labels], str)}
+    return Theirs(xyxy=boxes, confidence=scores, class_id=labels, data=data)
 
 
 def from_supervision(theirs: Any) -> Detections:
@@ -54,15 +48,18 @@ def to_coco(
     `category_ids` are the ids of the labels in the dataset; without them label 0 is category 1, as COCO counts. A label
     without an id is an error: no box is lost, which a class-agnostic certificate may rest on.
     """
-    ids = None if category_ids is None else list(category_ids)
+
+    def category(label: int) -> int:
+        if category_ids is None:
+            return label + 1
+        if not 0 <= label < len(category_ids):
+            raise ObjectSeekerError(f"label {label} has no category id: there are {len(category_ids)}")
+        return category_ids[label]
+
+    boxes = _corner_and_size(detections.xyxy).tolist()
     return [
-        {"image_id": image_id, "category_id": _category(label, ids), "bbox": box, "score": score}
-        for box, score, label in zip(
-            _corner_and_size(detections.xyxy).tolist(),
-            detections.score.tolist(),
-            detections.label.tolist(),
-            strict=True,
-        )
+        {"image_id": image_id, "category_id": category(label), "bbox": box, "score": score}
+        for box, score, label in zip(boxes, detections.score.tolist(), detections.label.tolist(), strict=True)
     ]
 
 
@@ -80,9 +77,9 @@ def from_coco(
         try:
             image, category, box = row["image_id"], row["category_id"], row["bbox"]
         except (KeyError, TypeError, IndexError):
-            raise ObjectSeekerError(f"a row needs image_id, category_id and bbox, got {_shown(row)}") from None
+            raise ObjectSeekerError(f"a row needs image_id, category_id and bbox, got {quote(row)}") from None
         if labels is not None and category not in labels:
-            raise ObjectSeekerError(f"category {_shown(category)} is not among the category_ids")
+            raise ObjectSeekerError(f"category {quote(category)} is not among the category_ids")
         label = require_count(category, "category_id") - 1 if labels is None else labels[category]
         images.setdefault(image, []).append((box, row.get("score", 1.0), label))
     return {
@@ -114,7 +111,7 @@ def from_fiftyone(theirs: Any, width: int, height: int, names: Sequence[str]) ->
     for one in getattr(theirs, "detections", theirs):
         label, box, score = (_field(one, name) for name in ("label", "bounding_box", "confidence"))
         if label not in labels:
-            raise ObjectSeekerError(f"class {_shown(label)} is not among the names")
+            raise ObjectSeekerError(f"class {quote(label)} is not among the names")
         boxes.append(box)
         scores.append(1.0 if score is None else score)
         found.append(labels[label])
@@ -133,7 +130,7 @@ def _corners(boxes: list[Any], scale: Floats | float = 1.0) -> Floats:
     try:
         rows = np.array(boxes, np.float64).reshape(len(boxes), 4) * scale
     except (TypeError, ValueError):
-        raise ObjectSeekerError(f"a box is four numbers, x, y, width and height, got {_shown(boxes)}") from None
+        raise ObjectSeekerError(f"a box is four numbers, x, y, width and height, got {quote(boxes)}") from None
     return np.concatenate([rows[:, :2], rows[:, :2] + rows[:, 2:]], axis=1)
 
 
@@ -145,16 +142,3 @@ def _name(label: int, names: Sequence[str]) -> str:
     if not 0 <= label < len(names):
         raise ObjectSeekerError(f"label {label} has no name: there are {len(names)} names")
     return names[label]
-
-
-def _category(label: int, ids: list[int] | None) -> int:
-    if ids is None:
-        return label + 1
-    if not 0 <= label < len(ids):
-        raise ObjectSeekerError(f"label {label} has no category id: there are {len(ids)}")
-    return ids[label]
-
-
-def _shown(value: object) -> str:
-    text = sanitize_line(repr(value))
-    return text if len(text) <= 80 else f"{text[:80]}..."
