@@ -24,8 +24,8 @@ NAMES = tuple(f"class {number}" for number in range(20))
 WIDTH, HEIGHT = 500, 375
 
 RULES = {
-    "paper rule": EvaluationSettings.along(ThresholdSchedule(alpha=0.7, beta=0.5), clean_recall=0.6),
-    "evidence rule": EvaluationSettings.along(
+    "paper rule": EvaluationSettings.from_schedule(ThresholdSchedule(alpha=0.7, beta=0.5), clean_recall=0.6),
+    "evidence rule": EvaluationSettings.from_schedule(
         ThresholdSchedule(alpha=0.5, beta=0.25, evidence_alpha=0.25, evidence_beta=0.1), clean_recall=0.6
     ),
 }

@@ -15,7 +15,7 @@ import numpy as np
 
 from objectseeker import Defense
 from objectseeker.core.boxes import Detections, ioa, iou
-from objectseeker.metrics.image_set import under
+from objectseeker.metrics.image_set import restrict_images
 from objectseeker.runs.run import open_run
 
 FITS = 0.5  # IoU of a right box, and share of a box that lies on an object
@@ -28,7 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     rule, run = options.defense.rule, open_run(options.run)
     kinds: Counter[str] = Counter()
-    for image in under(run.images(), options.defense.masks):
+    for image in restrict_images(run.images(), options.defense.masks):
         base = image.observation.base
         own = int((base.score >= rule.base_threshold).sum())
         output = rule.prune(image.observation)

@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("annotations", type=Path)
     options = parser.parse_args()
     run = open_run(options.run)
-    scene = ImageSet.of(run.images(), run.label_map)
+    scene = ImageSet.from_images(run.images(), run.label_map)
     ours, boxes = coco_ap50(scene), scene.base.detections  # in the dataset's labels
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(options.annotations))

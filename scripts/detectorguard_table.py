@@ -24,7 +24,8 @@ from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import to_csv, to_markdown, transpose
 from objectseeker.inference.drawing import ORANGE, VERMILION
 from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel
-from objectseeker.metrics.sweeps import by_lines, split
+from objectseeker.metrics.image_set import split_images
+from objectseeker.metrics.sweeps import by_lines
 from objectseeker.report import plots
 from objectseeker.runs.run import Run, open_run
 
@@ -74,8 +75,8 @@ def save_cost(run: Run, comparison: DetectorGuardComparison, out: Path) -> None:
     masks = run.manifest.observation_settings.masks
     if not isinstance(masks, Halves):
         raise SystemExit(f"cost is told by the number of lines, and {run.folder} was observed with {masks}: --no-cost")
-    images, (_, measured) = run.images(), split(len(run.parts), 2, 0)  # as the comparison does
-    image_set = ImageSet.of([images[i] for i in measured.tolist()], run.label_map)
+    images, (_, measured) = run.images(), split_images(len(run.parts), 2, 0)  # as the comparison does
+    image_set = ImageSet.from_images([images[i] for i in measured.tolist()], run.label_map)
     cost = cost_rows(image_set, comparison, [k for k in LINES if k <= masks.lines])
     shown = [
         {key: "" if value is None else value if isinstance(value, str) else f"{value:g}" for key, value in row.items()}

@@ -17,7 +17,7 @@ import numpy as np
 from objectseeker import Defense
 from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.metrics.defended_images import DefendedImageSet
-from objectseeker.metrics.image_set import under
+from objectseeker.metrics.image_set import restrict_images
 from objectseeker.metrics.tuning import SearchSpec, SettingsScorer
 from objectseeker.runs.run import open_run
 
@@ -30,16 +30,16 @@ def main() -> None:
     parser.add_argument("--defense", type=Defense.load, default="builtin", help="a file, builtin or builtin-fast")
     options = parser.parse_args()
     defense = options.defense
-    settings = EvaluationSettings.along(defense.resolved_schedule, defense.rule)
+    settings = EvaluationSettings.from_schedule(defense.resolved_schedule, defense.rule)
     for folder in options.runs:
         run = open_run(folder)
-        scene = ImageSet.of(under(run.images(), defense.masks), run.label_map)
+        scene = ImageSet.from_images(restrict_images(run.images(), defense.masks), run.label_map)
         search = SearchSpec(mask_floor=run.manifest.observation_settings.mask_floor, losses=())
-        clean = SettingsScorer(scene, search).full(settings).figures()
+        clean = SettingsScorer(scene, search).full(settings).metrics()
         print(f"\n{folder.name}: AP50 {clean['ap50']:.1f} defended, {clean['ap50_loss']:.1f} lost\n")
         print("| base_threshold | false alarms an image | objects found | far | close | over |")
         print("|---|---|---|---|---|---|")
-        replayed = DefendedImageSet.of(scene, settings)
+        replayed = DefendedImageSet.from_settings(scene, settings)
         curve = replayed.curve(settings, BASE_THRESHOLDS)
         for row, base_threshold in enumerate(BASE_THRESHOLDS.tolist()):
             certified = replayed.at(settings, settings.on_curve(base_threshold)).certified_recall()

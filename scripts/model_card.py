@@ -16,7 +16,7 @@ from objectseeker import Defense
 from objectseeker.cli._evaluation_tables import caveats, class_rows, title_of
 from objectseeker.files.tables import to_markdown
 from objectseeker.metrics import EvaluationSettings, evaluate_images
-from objectseeker.metrics.image_set import under
+from objectseeker.metrics.image_set import restrict_images
 from objectseeker.runs.run import open_run
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     run = open_run(options.run)
     defense = options.defense or run.defense()
-    images = run.images() if options.defense is None else under(run.images(), defense.masks)
+    images = run.images() if options.defense is None else restrict_images(run.images(), defense.masks)
     found = evaluate_images(
         images, run.label_map, EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
     )

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from objectseeker.core.recipes import parse_recipe
-from objectseeker.metrics.image_set import under
+from objectseeker.metrics.image_set import restrict_images
 from objectseeker.runs.observe import PART_SIZE
 from objectseeker.runs.run import open_run
 from objectseeker.runs.tables import StoredBoxes, encode_boxes
@@ -34,7 +34,7 @@ def main() -> None:
         for index, file in run.hashes(number).items()
     }
     found = []
-    for index, image in zip(sorted(hashes), under(run.images(), parse_recipe(options.masks)), strict=True):
+    for index, image in zip(sorted(hashes), restrict_images(run.images(), parse_recipe(options.masks)), strict=True):
         seen = image.observation
         found.append(
             StoredBoxes.from_views(index, (seen.width, seen.height), hashes[index], [seen.base, *seen.masked], floors)

@@ -45,7 +45,7 @@ def main() -> int:
     masks = run.manifest.observation_settings.masks
     if not isinstance(masks, Pairs):
         raise ObjectSeekerError(f"{options.run} has the masks {masks}: observe with --masks pairs:10")
-    settings = EvaluationSettings.along(
+    settings = EvaluationSettings.from_schedule(
         ThresholdSchedule(
             alpha=options.alpha,
             beta=options.beta,

@@ -34,14 +34,16 @@ def made(**values) -> EvaluationSettings:
     follow = ThresholdSchedule(**{name: values[name] for name in CURVE if name in values})
     threat = ThreatModel(**{field: values[name] for name, field in THREAT.items() if name in values})
     of_rule = values.keys() - {*POINT, *CURVE, *THREAT}
-    return EvaluationSettings.along(follow, Rule(**{name: values[name] for name in of_rule}), threat=threat, **point)
+    return EvaluationSettings.from_schedule(
+        follow, Rule(**{name: values[name] for name in of_rule}), threat=threat, **point
+    )
 
 
 def changed(settings: EvaluationSettings, **values) -> EvaluationSettings:
     """`settings` with other values, each given by its own name."""
     for name, value in values.items():
         if name in CURVE:
-            settings = settings.following(**{name: value})
+            settings = settings.with_schedule(**{name: value})
         elif name in THREAT:
             settings = replace(settings, threat=replace(settings.threat, **{THREAT[name]: value}))
         elif name in POINT:

@@ -40,7 +40,7 @@ EVIDENCE = settings_of(
     ThresholdSchedule(alpha=0.85, beta=0.5, evidence_alpha=0.1, evidence_beta=0.0), evidence_power=0.8, edge_factor=0.9
 )
 LABEL_FREE = EVIDENCE.class_agnostic()
-IOU = PAPER.by_iou()
+IOU = PAPER.iou_variant()
 
 
 @dataclass(frozen=True)

@@ -179,9 +179,9 @@ def test_it_is_evaluated(observed):
     content = found.to_dict()["settings"]
     assert (content["rule"], content["filter_ioa"]) == ("every-box", 0.6)
     settings = found.settings
-    assert len(by_threshold(ImageSet.of(run.images(), run.label_map), settings)) > 1
+    assert len(by_threshold(ImageSet.from_images(run.images(), run.label_map), settings)) > 1
     with pytest.raises(ObjectSeekerError, match="no IoU variant"):
-        settings.by_iou()
+        settings.iou_variant()
 
 
 def test_it_is_tuned(observed):
@@ -189,7 +189,7 @@ def test_it_is_tuned(observed):
     floors = run.manifest.observation_settings
     search = SearchSpec(
         rule=EveryBox(),
-        families=("paper",),
+        rule_kinds=("paper",),
         max_ap_loss=100,
         mask_floor=floors.mask_floor,
         base_floor=floors.base_floor,
@@ -199,7 +199,7 @@ def test_it_is_tuned(observed):
     defense = run.defense(rule, schedule)
     assert evaluate(run, defense).defended.certified_recall()["far"] > 0
     with pytest.raises(ObjectSeekerError, match="the every-box rule has no evidence_threshold"):
-        dataclasses.replace(search, families=("paper", "evidence"))
+        dataclasses.replace(search, rule_kinds=("paper", "evidence"))
 
 
 def test_it_is_gated(observed, tmp_path):
@@ -233,7 +233,7 @@ def test_settings_of_rules_of_any_kind():
         moved = rule.with_thresholds(0.2, 0.9, rule.evidence_threshold)
         assert (moved.base_threshold, moved.mask_threshold) == (0.2, 0.9)
         assert moved.hyperparameters() == rule.hyperparameters()
-        assert EvaluationSettings.along(schedule_of(rule), rule).rule == rule
+        assert EvaluationSettings.from_schedule(schedule_of(rule), rule).rule == rule
         with pytest.raises(ObjectSeekerError, match="has no setting of this name: got 'nonsense'"):
             rule.with_settings(nonsense=1)
     for bad in (5, {}, {"kind": "nonsense"}, {"kind": "iou", "nonsense": 1}):

@@ -63,7 +63,7 @@ def average_precisions(detector: LoadedDetector, pack: Pack, pixels: Pixels) -> 
     """Return COCO's AP50 of each class in percent; NaN for a class without objects."""
     boxes = detector([pixels.image(number) for number in range(len(pack))])
     images = [observed(*entry) for entry in zip(pack.names, boxes, pixels.sizes, pack.boxes, strict=True)]
-    return coco_ap50(ImageSet.of(images, LabelMap.from_names(detector.names)))
+    return coco_ap50(ImageSet.from_images(images, LabelMap.from_names(detector.names)))
 
 
 def observed(name: str, boxes: Detections, size: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> ObservedImage:

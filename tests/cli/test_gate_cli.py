@@ -21,7 +21,7 @@ from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate import verify
 from objectseeker.gate.audit_bundle import MANIFEST, json_bytes, write_bundle
-from objectseeker.metrics.policy import parse_policy
+from objectseeker.gate.policy import parse_policy
 from objectseeker.runs.run import checksum, open_run
 from objectseeker.runs.tables import decode_boxes, encode_boxes
 

@@ -183,14 +183,14 @@ def test_evaluate_writes_json_csv_and_markdown(workplace):
 def test_tune_reports_both_halves_and_both_rules(workplace):
     asked = ["--operating-point", "clean_recall=0.5", "--by", "class", "--out", "tuned", "--json"]
     answer = json.loads(run(workplace, "tune", "run", *asked).stdout)
-    assert set(answer["families"]) == {"paper", "evidence"}
-    for found in answer["families"].values():
-        assert found["searched"]["certified_far"] is not None
-        assert found["held_out"]["ap50"] > 0
+    assert set(answer["rules"]) == {"paper", "evidence"}
+    for found in answer["rules"].values():
+        assert found["search_split"]["certified_far"] is not None
+        assert found["held_out_split"]["ap50"] > 0
     assert (workplace / "tuned" / "tuning.md").read_text().count("held out") == 2
     (row,) = csv.DictReader((workplace / "tuned" / "slices.csv").open())
     assert (row["slice"], row["objects"]) == ("class=bright", "6")
-    best = answer["best"]["held_out"]
+    best = answer["best"]["held_out_split"]
     assert float(row["certified_over"]) == pytest.approx(best["certified_over"])  # one class: all of the held-out half
     assert "worst class: unknown" in (workplace / "tuned" / "tuning.md").read_text()
 

@@ -35,14 +35,14 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
     defense = Defense.load("tuned/defense.json")
     assert f"at most 13 passes: {defense.masks}, " in said
     chosen = json.loads((tmp_path / "tuned" / "mask-frontier.json").read_text())["budgets"][0]
-    assert chosen["passes"] == defense.masks.forward_passes(90, 60) <= 13
+    assert chosen["forward_passes"] == defense.masks.forward_passes(90, 60) <= 13
 
     _, noted = call("evaluate", "sum", "--defense", "tuned/defense.json", code=2)
     assert f"its masks are {defense.masks}, the run's halves:3+bands:0.04" in noted
     call(*observe, "--defense", "tuned/defense.json", "--out", "own")
     answer = json.loads(call("evaluate", "own", "--defense", "tuned/defense.json", "--patch-area", "4%", "--json")[0])
     assert answer["defense"]["masks"] == str(defense.masks)
-    searched, held_out = (chosen[half]["certified_far"] for half in ("searched", "held_out"))
+    searched, held_out = (chosen[half]["certified_far"] for half in ("search_split", "held_out_split"))
     assert answer["defended"]["certified_recall"]["far"] == pytest.approx((searched + held_out) / 2)
 
     _, noted = call(*TUNE, "--passes", "4", code=2)

@@ -7,7 +7,8 @@ import pytest
 from evaluation_cases import VOCABULARY, image, noisy
 
 from objectseeker.cli import _tuning_tables as frontier
-from objectseeker.metrics import SearchSpace, SearchSpec, sweeps, tune_images
+from objectseeker.metrics import SearchSpace, SearchSpec, tune_images
+from objectseeker.metrics.image_set import split_images
 
 RECALL = 0.9
 
@@ -15,7 +16,7 @@ RECALL = 0.9
 @pytest.fixture(scope="module")
 def tuning():
     choices = SearchSpace((0.6,), (1.0,), (0.1,))
-    search = SearchSpec(mask_floor=0.15, clean_recall=RECALL, max_ap_loss=5.0, losses=(20.0,), choices=choices)
+    search = SearchSpec(mask_floor=0.15, clean_recall=RECALL, max_ap_loss=5.0, losses=(20.0,), search_space=choices)
     return tune_images(noisy(4, 12), VOCABULARY, search)
 
 
@@ -23,10 +24,10 @@ def test_both_rules_stand_side_by_side_at_every_loss(tuning):
     rows = frontier.frontier_rows(tuning)
     assert [row["max AP loss"] for row in rows] == ["5", "20"]
     for row, allowed in zip(rows, (5.0, 20.0), strict=True):
-        for family in ("paper", "evidence"):
-            (one,) = (one for one in tuning.frontier[family] if one.max_ap_loss == allowed)
-            assert row[f"{family} AP50"] == f"{one.held_out.outcome.ap50:.1f}"
-            assert row[f"{family} far"] == f"{one.held_out.outcome.certified_recall()['far']:.1f}"
+        for kind in ("paper", "evidence"):
+            (one,) = (one for one in tuning.frontier[kind] if one.max_ap_loss == allowed)
+            assert row[f"{kind} AP50"] == f"{one.held_out_split.outcome.ap50:.1f}"
+            assert row[f"{kind} far"] == f"{one.held_out_split.outcome.certified_recall()['far']:.1f}"
 
 
 def test_a_loss_that_one_rule_cannot_keep_is_a_dash(tuning):
@@ -53,14 +54,14 @@ def test_everything_is_saved(tuning, tmp_path):
     plot = frontier.frontier_plot(tuning)
     assert [panel.title for panel in plot.panels] == ["far", "close", "over", "mean"]
     drawn = plot.panels[0].series[1]
-    assert sorted(drawn.x) == sorted(one.held_out.loss for one in tuning.frontier["evidence"])
+    assert sorted(drawn.x) == sorted(one.held_out_split.ap_loss for one in tuning.frontier["evidence"])
 
 
 def test_what_the_held_out_half_does_not_reach_is_said(tmp_path):
     seen = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])
     blind = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])
-    first = sweeps.split(2, 2, 0)[0][0]
-    search = SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
+    first = split_images(2, 2, 0)[0][0]
+    search = SearchSpec(mask_floor=0.1, rule_kinds=("paper",), losses=(), clean_recall=0.9)
     found = tune_images([seen, blind] if first == 0 else [blind, seen], VOCABULARY, search)
     (why,) = frontier.tuning_caveats(found)
     assert "reaches a clean recall of at most 50.0 %" in why

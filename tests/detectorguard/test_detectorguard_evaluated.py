@@ -22,7 +22,7 @@ from objectseeker.detectorguard.comparison import compare_with_detectorguard
 from objectseeker.detectorguard.metrics import GuardedDetector, ObjectnessMaps, certify_images, tune_thresholds
 from objectseeker.detectorguard.objectness import Grid, objectness_map
 from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ImageSet, ThreatModel
-from objectseeker.metrics.curves import undefended_curve
+from objectseeker.metrics.average_precision import undefended_curve
 
 NETWORK = (153, 153)  # 16 x 16 positions
 SIZE = 100
@@ -51,7 +51,7 @@ def make(seed: int, count: int = 10) -> tuple[ImageSet, list[np.ndarray]]:
         base = [(*box, float(rng.uniform(0.1, 0.95)), 0)] * (not missed) + [wrong] * int(rng.random() < 0.5)
         images.append(image(base, [(*box, 0)], number=number, size=SIZE))
         features.append(features_of([seen], [int(rng.integers(40, 300))], rng))
-    return ImageSet.of(images, VOCABULARY), features
+    return ImageSet.from_images(images, VOCABULARY), features
 
 
 def test_an_image_alerts_from_the_first_score_on_that_leaves_objectness_unexplained():
@@ -143,7 +143,7 @@ def with_labels(image_set: ImageSet, label) -> ImageSet:
         base = Detections(old.xyxy, old.score, [label(c) for c in old.label.tolist()])
         return replace(one, observation=replace(one.observation, base=base))
 
-    return ImageSet.of([seen(one) for one in image_set.images], LABELS)
+    return ImageSet.from_images([seen(one) for one in image_set.images], LABELS)
 
 
 def test_two_detector_classes_that_stand_for_one_count_as_that_one():
@@ -232,7 +232,7 @@ def run(monkeypatch):
     return Stored()
 
 
-SETTINGS = EvaluationSettings.along(
+SETTINGS = EvaluationSettings.from_schedule(
     ThresholdSchedule(alpha=0.4, beta=0.3, evidence_alpha=0.2, evidence_beta=0.1),
     clean_recall=0.6,
     threat=ThreatModel(area=0.02),
@@ -266,7 +266,7 @@ def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
 
 def test_without_a_clean_recall_it_is_08_or_the_highest_that_is_reached(run):
     settings = replace(SETTINGS, clean_recall=None)
-    highest = undefended_curve(ImageSet.of(run.images(), VOCABULARY)).max_clean_recall / 100
+    highest = undefended_curve(ImageSet.from_images(run.images(), VOCABULARY)).max_clean_recall / 100
     assert highest >= 0.8
     beside = compare_with_detectorguard(run, settings, threshold=2000)
     assert beside.settings.clean_recall == 0.8
@@ -283,7 +283,7 @@ def test_without_a_clean_recall_it_is_08_or_the_highest_that_is_reached(run):
 
 
 def test_a_rule_that_promises_more_says_so(run):
-    beside = compare_with_detectorguard(run, SETTINGS.by_iou(), threshold=100)
+    beside = compare_with_detectorguard(run, SETTINGS.iou_variant(), threshold=100)
     assert [row.defense for row in beside.rows[-2:]] == [
         "ObjectSeeker IoU",
         "ObjectSeeker IoU, class-agnostic",
@@ -293,7 +293,7 @@ def test_a_rule_that_promises_more_says_so(run):
 
 
 def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
-    settings = EvaluationSettings.along(ThresholdSchedule(), clean_recall=1.0)
+    settings = EvaluationSettings.from_schedule(ThresholdSchedule(), clean_recall=1.0)
     beside = compare_with_detectorguard(
         run, settings, max_false_alert_rate=0.0, seed=1
     )  # a missed object in either half
@@ -307,7 +307,7 @@ def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
 def test_cost_against_certified_recall(run):
     beside = compare_with_detectorguard(run, SETTINGS, max_false_alert_rate=0.2)
     cost_rows = runpy.run_path(str(Path(__file__).parents[2] / "scripts/detectorguard_table.py"))["cost_rows"]
-    rows = cost_rows(ImageSet.of(run.images(), VOCABULARY), beside, [1])
+    rows = cost_rows(ImageSet.from_images(run.images(), VOCABULARY), beside, [1])
     assert [(row["defense"], row["forward_passes"]) for row in rows] == [
         ("DetectorGuard", 2),
         ("DetectorGuard, AP loss <= 1", 2),
@@ -333,7 +333,9 @@ def test_the_command_prints_and_saves_the_table(run, tmp_path, capsys):
 
 def test_two_patches_are_refused(run):
     with pytest.raises(ObjectSeekerError, match="one patch at a time"):
-        compare_with_detectorguard(run, EvaluationSettings.along(ThresholdSchedule(), threat=ThreatModel(count=2)))
+        compare_with_detectorguard(
+            run, EvaluationSettings.from_schedule(ThresholdSchedule(), threat=ThreatModel(count=2))
+        )
 
 
 def test_features_that_do_not_fit_are_told():

@@ -23,13 +23,13 @@ from objectseeker.gate.judge import (
     required_threats,
     resolve_thresholds,
 )
+from objectseeker.gate.policy import parse_policy
 from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate_images
-from objectseeker.metrics.policy import parse_policy
 from objectseeker.metrics.slices import ImageTags
 from objectseeker.metrics.tally import TallyRequest, tally_images
 
 FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.3)
-SETTINGS = EvaluationSettings.along(FOLLOW, Rule(base_threshold=0.3))
+SETTINGS = EvaluationSettings.from_schedule(FOLLOW, Rule(base_threshold=0.3))
 DEFENSE = Defense(detector="builtin", rule=SETTINGS.rule, masks=Halves(6), fingerprint="toy", threshold_schedule=FOLLOW)
 
 
@@ -75,7 +75,7 @@ CERTIFIED = 'metric = "certified_recall"\nlocation = "{}"\npatch_area = "1%"\nat
 def test_figures_are_those_of_evaluate(rule):
     images = evaluation_cases.noisy(3, 6) + evaluation_cases.run(5, 6)
     images = [replace(one, id=str(number)) for number, one in enumerate(images)]
-    settings = EvaluationSettings.along(FOLLOW, rule)
+    settings = EvaluationSettings.from_schedule(FOLLOW, rule)
     policy = policy_of(
         *(CERTIFIED.format(where, "1 %") for where in PATCH_LOCATIONS),
         'metric = "clean_recall"\nat_least = "1 %"',
@@ -111,7 +111,7 @@ def test_parts_of_a_run_are_joined_as_one(monkeypatch):
     images = evaluation_cases.noisy(3, 5)
     policy = policy_of(CERTIFIED.format("far", "1 %"), 'metric = "clean_ap50"\nat_least = "1 %"')
     whole = measured(images, policy)
-    monkeypatch.setattr("objectseeker.metrics.parallel.IMAGES_AT_A_TIME", 2)
+    monkeypatch.setattr("objectseeker.metrics.image_set.IMAGES_AT_A_TIME", 2)
     parts = measured(images, policy)
     for name in ("image", "number", "label", "box", "size", "found", "flagged", "false_positives"):
         assert np.array_equal(getattr(whole, name), getattr(parts, name))

@@ -6,7 +6,7 @@ import pytest
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate.judge import METRICS
-from objectseeker.metrics.policy import EXAMPLE, METRIC_SPECS, parse_policy
+from objectseeker.gate.policy import EXAMPLE, METRIC_SPECS, parse_policy
 
 
 def policy(*requirements, start="format = 1"):

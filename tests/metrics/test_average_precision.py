@@ -9,8 +9,7 @@ from evaluation_cases import EVIDENCE, NAMES, PAPER, VOCABULARY, ap_literally, i
 
 from objectseeker.core.label_map import LabelMap
 from objectseeker.metrics import ImageSet
-from objectseeker.metrics.average_precision import coco_ap50, envelope_area
-from objectseeker.metrics.curves import undefended_curve, unpruned_curve
+from objectseeker.metrics.average_precision import coco_ap50, envelope_area, undefended_curve, unpruned_curve
 from objectseeker.metrics.defended_images import DefendedImageSet
 
 OUTSIDE_ALL = 1e11  # an object of this area is outside pycocotools' range "all": it is ignored but no crowd
@@ -87,12 +86,12 @@ def crowded(seed, images=5):
 @pytest.mark.parametrize("seed", range(12))
 def test_coco_ap_is_that_of_pycocotools(seed):
     images = crowded(seed) if seed % 2 else run(seed, 20)
-    scene = ImageSet.of(images, LabelMap.from_names((*NAMES, "a class without objects")))
+    scene = ImageSet.from_images(images, LabelMap.from_names((*NAMES, "a class without objects")))
     np.testing.assert_allclose(coco_ap50(scene), by_pycocotools(scene), atol=1e-9)
 
 
 def test_coco_ap_without_any_boxes_is_zero():
-    assert coco_ap50(ImageSet.of([image([], [(0, 0, 9, 9, 1)])], VOCABULARY)).tolist() == [
+    assert coco_ap50(ImageSet.from_images([image([], [(0, 0, 9, 9, 1)])], VOCABULARY)).tolist() == [
         pytest.approx(np.nan, nan_ok=True),
         0,
     ]
@@ -100,7 +99,7 @@ def test_coco_ap_without_any_boxes_is_zero():
 
 def test_a_counted_object_is_preferred_to_an_ignored_one_that_fits_better():
     observed = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (0, 0, 10, 8, 0)], ignore=[True, False])
-    scene = ImageSet.of([observed], VOCABULARY)
+    scene = ImageSet.from_images([observed], VOCABULARY)
     assert undefended_curve(scene).true_positives[0].tolist() == [1, 0]
     np.testing.assert_allclose(coco_ap50(scene), by_pycocotools(scene))
 
@@ -109,7 +108,7 @@ def test_of_objects_that_fit_equally_the_last_is_taken():
     """It is the one that the next box would have found."""
     truth = [(0, 0, 10, 10, 0), (2, 0, 12, 10, 0)]
     observed = image([(1, 0, 11, 10, 0.9, 0), (5, 0, 15, 10, 0.8, 0)], truth)
-    scene = ImageSet.of([observed], VOCABULARY)
+    scene = ImageSet.from_images([observed], VOCABULARY)
     curve = undefended_curve(scene)
     assert (curve.true_positives[0].tolist(), curve.false_positives[0].tolist()) == ([1, 0], [1, 0])
     np.testing.assert_allclose(coco_ap50(scene), by_pycocotools(scene))
@@ -118,7 +117,7 @@ def test_of_objects_that_fit_equally_the_last_is_taken():
 @pytest.mark.parametrize(("wrong", "expected"), [(99, 1.0), (100, 0.0)])
 def test_coco_looks_at_a_hundred_boxes_of_an_image_and_class(wrong, expected):
     base = [(50, 50, 60, 60, 0.9, 0)] * wrong + [(0, 0, 10, 10, 0.1, 0), (0, 0, 10, 10, 0.9, 1)]
-    scene = ImageSet.of([image(base, [(0, 0, 10, 10, 0)])], VOCABULARY)
+    scene = ImageSet.from_images([image(base, [(0, 0, 10, 10, 0)])], VOCABULARY)
     assert coco_ap50(scene)[0] == pytest.approx(expected)
     np.testing.assert_allclose(coco_ap50(scene), by_pycocotools(scene))
 
@@ -128,9 +127,9 @@ def test_coco_looks_at_a_hundred_boxes_of_an_image_and_class(wrong, expected):
 def test_the_papers_protocol_against_a_literal_version(settings, classwise):
     for seed in (0, 1):
         images = run(seed, 5)
-        scene = ImageSet.of(images, VOCABULARY)
+        scene = ImageSet.from_images(images, VOCABULARY)
         chosen = settings.with_rule(classwise=classwise)
-        curve = DefendedImageSet.of(scene, chosen).curve(chosen)
+        curve = DefendedImageSet.from_settings(scene, chosen).curve(chosen)
         ap50, recalls = protocol_literally(images, settings, classwise)
         assert curve.mean_ap50 == pytest.approx(100 * ap50, abs=1e-9)
         np.testing.assert_allclose(curve.clean_recall, 100 * np.array(recalls), atol=1e-9)
@@ -138,7 +137,7 @@ def test_the_papers_protocol_against_a_literal_version(settings, classwise):
 
 def test_the_undefended_detector_follows_the_same_protocol_with_base_boxes_alone():
     images = run(8, 6, generous=0.0)  # nothing under any mask: the defense adds nothing
-    undefended = undefended_curve(ImageSet.of(images, VOCABULARY))
+    undefended = undefended_curve(ImageSet.from_images(images, VOCABULARY))
     assert undefended.mean_ap50 == pytest.approx(100 * protocol_literally(images, PAPER, True)[0], abs=1e-9)
 
 
@@ -156,23 +155,25 @@ def test_one_image_by_hand():
     """Two objects found at .9 and .5, a wrong box at .7: precision 1, then 1/2, then 2/3."""
     truth = [(0, 0, 10, 10, 0), (20, 20, 30, 30, 0)]
     base = [(0, 0, 10, 10, 0.9, 0), (50, 50, 60, 60, 0.7, 0), (20, 20, 30, 30, 0.5, 0)]
-    curve = undefended_curve(ImageSet.of([image(base, truth)], VOCABULARY))
+    curve = undefended_curve(ImageSet.from_images([image(base, truth)], VOCABULARY))
     assert curve.mean_ap50 == pytest.approx(50 + 50 * 2 / 3)
     assert curve.clean_recall[[0, 50, 51, 90, 91]].tolist() == [100, 100, 50, 50, 0]
     assert curve.base_thresholds[curve.row_at_recall(0.5)] == 0.9
     assert curve.base_thresholds[curve.row_at_recall(0.51)] == 0.5
-    assert coco_ap50(ImageSet.of([image(base, truth)], VOCABULARY))[0] == pytest.approx((51 + 50 * 2 / 3) / 101 * 100)
+    assert coco_ap50(ImageSet.from_images([image(base, truth)], VOCABULARY))[0] == pytest.approx(
+        (51 + 50 * 2 / 3) / 101 * 100
+    )
 
 
 def test_boxes_on_ignored_objects_count_neither_way():
     truth = [(0, 0, 10, 10, 0), (20, 20, 30, 30, 0), (40, 40, 80, 80, 0)]
     base = [(20, 20, 30, 30, 0.9, 0), (40, 40, 50, 50, 0.9, 0), (60, 60, 70, 70, 0.9, 0), (0, 0, 10, 10, 0.5, 0)]
     observed = image(base, truth, ignore=[False, True, False], crowd=[False, False, True])
-    curve = undefended_curve(ImageSet.of([observed], VOCABULARY))
+    curve = undefended_curve(ImageSet.from_images([observed], VOCABULARY))
     assert curve.true_positives[0].tolist() == [1, 0]
     assert curve.false_positives[0].tolist() == [0, 0]
     twice = image([*base, (20, 20, 30, 30, 0.8, 0)], truth, ignore=[False, True, False], crowd=[False, False, True])
-    assert undefended_curve(ImageSet.of([twice], VOCABULARY)).false_positives[0].tolist() == [
+    assert undefended_curve(ImageSet.from_images([twice], VOCABULARY)).false_positives[0].tolist() == [
         1,
         0,
     ]  # a difficult object is one object
@@ -181,9 +182,9 @@ def test_boxes_on_ignored_objects_count_neither_way():
 def test_a_masked_box_can_be_what_finds_the_object():
     truth = [(60, 60, 80, 80, 1)]
     observed = image([], truth, [[(60, 60, 80, 80, 0.9, 1)], [(60, 60, 80, 79, 0.95, 1)]])
-    scene = ImageSet.of([observed], VOCABULARY)
+    scene = ImageSet.from_images([observed], VOCABULARY)
     assert undefended_curve(scene).mean_ap50 == 0
-    curve = DefendedImageSet.of(scene, PAPER).curve(PAPER)
+    curve = DefendedImageSet.from_settings(scene, PAPER).curve(PAPER)
     assert curve.mean_ap50 == 100
     assert curve.false_positives.sum() == 0  # one hull
     unpruned = unpruned_curve(scene, PAPER)
@@ -195,7 +196,7 @@ def test_the_unpruned_detector_lowers_cut_boxes_like_the_defended_one():
     cut = image(
         [], [(50, 60, 80, 80, 1)], [[(50, 60, 80, 80, PAPER.threshold_schedule.alpha, 1)]]
     )  # a left mask, line at 50
-    scene = ImageSet.of([cut], VOCABULARY)
+    scene = ImageSet.from_images([cut], VOCABULARY)
     assert unpruned_curve(scene, PAPER).true_positives[0].tolist() == [0, 1]
     assert unpruned_curve(scene, PAPER.with_rule(edge_factor=0.99)).true_positives[0].tolist() == [0, 0]
 
@@ -204,13 +205,13 @@ def test_a_recall_that_is_reached_exactly_counts():
     """Three classes of which two are found: 66.66… % must count as two thirds however the mean is rounded."""
     objects = [(20 * c, 0, 20 * c + 10, 10, c) for c in range(3)]
     observed = image([(*row[:4], 0.5, row[4]) for row in objects[:2]], objects)
-    curve = undefended_curve(ImageSet.of([observed], LabelMap.from_names(("a", "b", "c"))))
+    curve = undefended_curve(ImageSet.from_images([observed], LabelMap.from_names(("a", "b", "c"))))
     assert curve.row_at_recall(2 / 3) == 50
     assert curve.row_at_recall(0.67) is None
 
 
 def test_no_boxes_and_no_objects_of_a_class_leave_it_out():
     observed = image([(50, 50, 60, 60, 0.9, 1)], [(0, 0, 10, 10, 0)])
-    curve = undefended_curve(ImageSet.of([observed], VOCABULARY))
+    curve = undefended_curve(ImageSet.from_images([observed], VOCABULARY))
     assert np.isnan(curve.recall[:, 1]).all()
     assert curve.mean_ap50 == 0

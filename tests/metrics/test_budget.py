@@ -13,7 +13,8 @@ from objectseeker import Detections, ObjectSeekerError
 from objectseeker.cli._tuning_tables import recipe_plot, recipe_rows, save_recipes
 from objectseeker.core.recipes import parse_recipe, subrecipes
 from objectseeker.datasets import DatasetImage
-from objectseeker.metrics import SearchSpace, SearchSpec, evaluate_images, sweeps
+from objectseeker.metrics import SearchSpace, SearchSpec, evaluate_images
+from objectseeker.metrics.image_set import split_images
 from objectseeker.metrics.recipe_search import (
     CLOSE,
     SEARCHED,
@@ -36,8 +37,8 @@ SEARCH = SearchSpec(
     clean_recall=0.9,
     recall_of="undefended",
     max_ap_loss=20.0,
-    families=("paper",),
-    choices=SearchSpace((0.6,), (1.0,), (0.1,)),
+    rule_kinds=("paper",),
+    search_space=SearchSpace((0.6,), (1.0,), (0.1,)),
 )
 
 
@@ -86,10 +87,10 @@ def test_what_is_chosen_keeps_its_budget_on_every_image(run, found):
     assert [one.budget for one in found.chosen] == [9, 26, 60]
     for one in found.chosen:
         needed = [one.candidate.recipe.forward_passes(*size) for size in SIZES]
-        assert one.candidate.passes == max(needed) <= one.budget
+        assert one.candidate.forward_passes == max(needed) <= one.budget
     assert {tried.candidate.recipe for tried in found.tried} <= set(subrecipes(MASKS))
     assert {one.candidate.recipe for one in found.chosen} <= {tried.candidate.recipe for tried in found.tried}
-    gains = [one.best.searched.gain for one in found.chosen]
+    gains = [one.best.search_split.gain for one in found.chosen]
     assert gains == sorted(gains)
     assert gains[0] < gains[-1]
 
@@ -97,9 +98,9 @@ def test_what_is_chosen_keeps_its_budget_on_every_image(run, found):
 def test_figures_are_those_of_evaluating_these_views_alone(run, found):
     """On the half that was searched and on the other."""
     images = list(run.images())
-    searched, held_out = sweeps.split(len(images), 2, 0)
+    searched, held_out = split_images(len(images), 2, 0)
     for one in found.chosen:
-        for index, trial in ((searched, one.best.searched), (held_out, one.best.held_out)):
+        for index, trial in ((searched, one.best.search_split), (held_out, one.best.held_out_split)):
             part = []
             for i in index:
                 seen = images[i].observation
@@ -140,7 +141,7 @@ def test_a_budget_that_nothing_keeps_names_the_smallest(run):
 
 def test_the_worst_image_decides_and_the_same_masks_are_tried_once(run):
     images = list(run.images())
-    needed = {str(one.recipe): one.passes for one in within_budget(subrecipes(MASKS), images, [1000])}
+    needed = {str(one.recipe): one.forward_passes for one in within_budget(subrecipes(MASKS), images, [1000])}
     assert needed["bands:0.04"] == max(parse_recipe("bands:4%").forward_passes(*size) for size in SIZES)
     assert len({parse_recipe("bands:4%").forward_passes(*size) for size in SIZES}) > 1
     twice = within_budget(subrecipes(parse_recipe("halves:5+halves:11")), images, [1000])
@@ -159,15 +160,15 @@ def test_only_recipes_that_may_still_be_the_best_are_searched():
     tried.append(RecipeTrial(RecipeCandidate(parse_recipe("halves:1"), 5), line, 3.0, NO_GAIN))
     assert sorted(tried, key=lambda one: one.rank) == tried
     assert SEARCHED == 2
-    assert [one.candidate.passes for one in _finalists(tried, [5, 9, 29, 40])] == [37, 33, 29, 9, 5]
-    assert [one.candidate.passes for one in _finalists(tried, [29])] == [29]
+    assert [one.candidate.forward_passes for one in _finalists(tried, [5, 9, 29, 40])] == [37, 33, 29, 9, 5]
+    assert [one.candidate.forward_passes for one in _finalists(tried, [29])] == [29]
 
 
 def test_a_search_never_ends_below_what_the_line_gave(run, found):
     gave = {str(one.candidate.recipe): one for one in found.tried}
     for one in found.chosen:
         line = gave[str(one.candidate.recipe)]
-        assert one.best.searched.gain >= line.gain > NO_GAIN
+        assert one.best.search_split.gain >= line.gain > NO_GAIN
         assert line.settings == settings_at_alpha(found.search, line.settings.threshold_schedule.alpha)
 
 
@@ -186,10 +187,10 @@ def test_tables_and_plot_show_every_budget(found, tmp_path):
     stored = json.loads((tmp_path / "mask-frontier.json").read_text())
     assert [row["budget"] for row in stored["budgets"]] == [9, 26, 60]
     for row, one in zip(recipe_rows(found), found.chosen, strict=True):
-        assert row["mean"] == f"{one.best.held_out.certified_mean:.1f}"
-        assert row["passes"] == str(one.candidate.passes)
+        assert row["mean"] == f"{one.best.held_out_split.mean_certified_recall:.1f}"
+        assert row["passes"] == str(one.candidate.forward_passes)
         assert str(one.candidate.recipe) in (tmp_path / "mask-frontier.csv").read_text()
     certified, cost = recipe_plot(found).panels
     assert not certified.is_empty
     assert not cost.is_empty
-    assert certified.series[0].x == [one.candidate.passes for one in found.chosen]
+    assert certified.series[0].x == [one.candidate.forward_passes for one in found.chosen]

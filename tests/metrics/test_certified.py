@@ -55,7 +55,9 @@ def test_whole_runs_are_certified_as_single_images_are(
     images = run(seed, 3)
     patches = [Patch(area=area, aspect=2.0, location=where) for area in (SMALL, LARGE) for where in PATCH_LOCATIONS]
     rule = chosen.with_rule(classwise=classwise).on_curve(base_threshold)
-    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, bound)
+    proofs = build_proof_table(
+        ImageSet.from_images(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, bound
+    )
     found = certified_objects(proofs, rule, patches, certification_threshold=certification_threshold)
     expected = by_certify(images, chosen, base_threshold, classwise, patches)
     assert np.array_equal(found[0], expected[0])
@@ -76,7 +78,9 @@ def test_whole_runs_are_certified_against_two_patches_as_single_images_are(seed,
         Patch(area=SMALL, aspect=0.5, location=where, count=count) for count in (2, 1) for where in PATCH_LOCATIONS
     ]
     rule = chosen.with_rule(classwise=classwise).on_curve(0.3)
-    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, "exact")
+    proofs = build_proof_table(
+        ImageSet.from_images(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, "exact"
+    )
     found = certified_objects(proofs, rule, threats)
     expected = by_certify(images, chosen, 0.3, classwise, threats)
     assert np.array_equal(found[0], expected[0])
@@ -87,7 +91,7 @@ def test_whole_runs_are_certified_against_two_patches_as_single_images_are(seed,
 def test_two_patches_certify_less_but_something(chosen):
     images = run(5, 25, make=pairs, generous=0.05, sure=0.9, lines=2)
     rule = chosen.on_curve(0.3)
-    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), rule, "exact")
+    proofs = build_proof_table(ImageSet.from_images(images, VOCABULARY), rule, "exact")
     threats = [Patch(area=SMALL, location=where, count=count) for count in (1, 2) for where in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(proofs, rule, threats)
     once, twice = (certified & ~vacuous)[:4], (certified & ~vacuous)[4:]
@@ -100,7 +104,7 @@ def test_generous_runs_certify_much_but_not_all(chosen):
     """The comparison above must not be between two empty tables; views that agree must decide something."""
     images = run(2, 25, generous=1.0, lines=12, crowd=1.0)
     rule = chosen.on_curve(0.3)
-    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), rule, "exact")
+    proofs = build_proof_table(ImageSet.from_images(images, VOCABULARY), rule, "exact")
     patches = [Patch(area=SMALL, location=where) for where in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(proofs, rule, patches)
     assert np.array_equal(certified, by_certify(images, chosen, 0.3, True, patches)[0])
@@ -113,7 +117,7 @@ def test_generous_runs_certify_much_but_not_all(chosen):
 
 def test_rules_that_the_proofs_were_not_found_for_are_refused():
     rule = PAPER.on_curve(0.3)
-    proofs = build_proof_table(ImageSet.of(run(1), VOCABULARY), rule, "exact")
+    proofs = build_proof_table(ImageSet.from_images(run(1), VOCABULARY), rule, "exact")
     for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}):
         with pytest.raises(ObjectSeekerError, match="proofs were found for"):
             certified_objects(proofs, dataclasses.replace(rule, **bad), [])

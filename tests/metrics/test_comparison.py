@@ -12,10 +12,10 @@ from objectseeker import Defense, Halves, ObjectSeekerError, Rule
 from objectseeker.metrics import ImageSet, SearchSpace, SearchSpec, ThreatModel, evaluate_images, tune_images
 from objectseeker.metrics.comparison import MeasuredRun, _difference, compare, cross_tune, same_objects
 from objectseeker.metrics.evaluation import evaluation_metrics
-from objectseeker.metrics.sweeps import split
+from objectseeker.metrics.image_set import split_images
 
 CHOICES = SearchSpace((0.6,), (1.0,), (0.1,))
-SEARCH = SearchSpec(mask_floor=0.15, clean_recall=0.9, max_ap_loss=5.0, losses=(), choices=CHOICES, seed=1)
+SEARCH = SearchSpec(mask_floor=0.15, clean_recall=0.9, max_ap_loss=5.0, losses=(), search_space=CHOICES, seed=1)
 
 
 def measured(images, settings=PAPER, name="run") -> MeasuredRun:
@@ -77,14 +77,14 @@ class TestCrossTuned:
     def test_each_half_is_measured_under_the_rule_tuned_on_the_other(self):
         images = noisy(4, 14)
         found = cross_tune(images, VOCABULARY, SEARCH)
-        halves = split(14, 2, SEARCH.seed)
+        halves = split_images(14, 2, SEARCH.seed)
         for half, evaluation, trial in zip((0, 1), found.evaluations, found.searched, strict=True):
             best = tune_images(
                 images,
                 VOCABULARY,
                 SearchSpec(**{name: getattr(SEARCH, name) for name in SEARCH.__slots__} | {"half": half}),
             ).best
-            assert trial.figures() == best.searched.figures()
+            assert trial.metrics() == best.search_split.metrics()
             assert evaluation.settings == best.settings
             held_out = [images[n] for n in halves[1 - half]]
             assert evaluation.to_dict() == evaluated(held_out, best.settings)
@@ -97,7 +97,9 @@ class TestCrossTuned:
     def test_a_loss_that_cannot_be_kept_is_an_error(self):
         with pytest.raises(ObjectSeekerError, match="-50"):
             cross_tune(
-                noisy(4, 14), VOCABULARY, SearchSpec(mask_floor=0.15, max_ap_loss=-50.0, losses=(), choices=CHOICES)
+                noisy(4, 14),
+                VOCABULARY,
+                SearchSpec(mask_floor=0.15, max_ap_loss=-50.0, losses=(), search_space=CHOICES),
             )
 
 
@@ -147,5 +149,5 @@ def test_defenses_of_their_own():
     strict = Defense(detector="builtin", rule=Rule(base_threshold=0.3, mask_threshold=0.95), masks=Halves(6))
     found = compare(runs, [runs[0].defense(), strict], processes=1)
     assert found.differences[0].metrics["defended.certified_recall.far"].value < 0
-    scene = ImageSet.of(images, VOCABULARY)
+    scene = ImageSet.from_images(images, VOCABULARY)
     assert len(scene.counted) == found.to_dict()["runs"][0]["objects"]

@@ -25,15 +25,14 @@ from objectseeker import Defense, IouRule, ObjectSeekerError, Patch, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate_images
-from objectseeker.metrics.average_precision import coco_ap50
-from objectseeker.metrics.curves import undefended_curve
+from objectseeker.metrics.average_precision import coco_ap50, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet
 
 
 @pytest.mark.parametrize("settings", [PAPER, EVIDENCE, changed(PAPER, certification_threshold=0.5, bound="paper")])
 def test_the_table_is_what_its_parts_say(settings):
     images = run(21, 12, generous=1.0, lines=8)
-    scene = ImageSet.of(images, VOCABULARY)
+    scene = ImageSet.from_images(images, VOCABULARY)
     result = evaluated(images, settings)
     assert json.loads(json.dumps(result)) == result
     assert result["images"] == 12
@@ -44,7 +43,7 @@ def test_the_table_is_what_its_parts_say(settings):
     for classwise in (True, False):
         chosen = settings.with_rule(classwise=classwise)
         defended = evaluated(images, chosen)["defended"]
-        curve = DefendedImageSet.of(scene, chosen).curve(chosen)
+        curve = DefendedImageSet.from_settings(scene, chosen).curve(chosen)
         assert defended["ap50"] == curve.mean_ap50
         assert defended["ap50_loss"] == result["undefended"]["ap50"] - defended["ap50"]
         row = np.flatnonzero(curve.base_thresholds == defended["base_threshold"])[0]
@@ -256,7 +255,7 @@ def test_the_joint_certificate_is_the_sum_of_those_of_the_images(evidence_alpha,
         alpha=0.4, beta=0.2, evidence_alpha=evidence_alpha, evidence_beta=None if evidence_alpha is None else 0.1
     )
     images = noisy(3, 5) + run(5, 5)
-    settings = EvaluationSettings.along(follow, Rule(base_threshold=0.3), clean_recall=clean_recall)
+    settings = EvaluationSettings.from_schedule(follow, Rule(base_threshold=0.3), clean_recall=clean_recall)
     found = evaluate_images(images, VOCABULARY, settings)
     point = found.defended.point
     expected = sum(

@@ -9,10 +9,9 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, evaluated, run
 from objectseeker import Detections, IouRule, Patch, Rule
 from objectseeker.core import boxes as core_boxes
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.metrics import ImageSet, parallel, replay, replay_iou
-from objectseeker.metrics.average_precision import ScoredBoxes
+from objectseeker.metrics import ImageSet, image_set, replay
+from objectseeker.metrics.average_precision import ScoredBoxes, candidate_pairs
 from objectseeker.metrics.certified import build_proof_table
-from objectseeker.metrics.matching import candidate_pairs
 from objectseeker.metrics.replay import filtering_score, find_candidates
 
 FEW = 60  # cells: a few rows at a time nearly everywhere
@@ -24,9 +23,8 @@ def test_every_figure_is_the_same_a_few_boxes_at_a_time_and_without_links(monkey
         at_once = evaluated(images, settings)
         with monkeypatch.context() as patch:
             patch.setattr(core_boxes, "MAX_CELLS", FEW)
-            patch.setattr(parallel, "BOXES_AT_A_TIME", 1)
-            patch.setattr(replay, "MOST_LINKS", 40)  # hardly any image keeps its links
-            patch.setattr(replay_iou, "MOST_LINKS", 40)
+            patch.setattr(image_set, "BOXES_AT_A_TIME", 1)
+            patch.setattr(replay, "MAX_LINKS", 40)  # hardly any image keeps its links
             assert evaluated(images, settings) == at_once
 
 
@@ -34,7 +32,7 @@ def test_every_figure_is_the_same_a_few_boxes_at_a_time_and_without_links(monkey
 def test_candidates_pairs_and_proofs_are_the_same_a_few_at_a_time(rule, monkeypatch):
     compared = 0
     for seed in range(6):
-        scene = ImageSet.of(run(seed, 2, generous=1.0), VOCABULARY)
+        scene = ImageSet.from_images(run(seed, 2, generous=1.0), VOCABULARY)
         parts = pieces(scene, rule)
         with monkeypatch.context() as patch:
             patch.setattr(core_boxes, "MAX_CELLS", FEW)

@@ -20,16 +20,16 @@ from objectseeker.metrics.defended_images import DefendedImageSet
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9])
 any_settings = st.builds(made, alpha=scores, beta=scores, filter_ioa=st.sampled_from([0.5, 0.6]))
 evidence_settings = st.builds(
-    lambda chosen, a, b: chosen.following(evidence_alpha=a, evidence_beta=b), any_settings, scores, scores
+    lambda chosen, a, b: chosen.with_schedule(evidence_alpha=a, evidence_beta=b), any_settings, scores, scores
 )
 
 
 def check_against_prune(images, chosen, classwise):
     chosen = chosen.with_rule(classwise=classwise)
-    replayed = DefendedImageSet.of(ImageSet.of(images, VOCABULARY), chosen.by_iou())
+    replayed = DefendedImageSet.from_settings(ImageSet.from_images(images, VOCABULARY), chosen.iou_variant())
     rules = [IouRule(ioa_rule=chosen.on_curve(base_threshold)) for base_threshold in BASE_THRESHOLDS.tolist()]
     added_in_all = 0
-    for rule, added in zip(rules, replayed.additions(rules), strict=True):
+    for rule, added in zip(rules, replayed.recovered_in_dataset(rules), strict=True):
         for number, one in enumerate(images):
             mine = added.detections[added.image == number]
             found = Detections.concatenate([one.observation.base.with_min_score(rule.base_threshold), mine])
@@ -54,7 +54,7 @@ def test_replay_is_prune_on_larger_images(classwise):
 def test_the_columns_are_what_single_images_give(chosen):
     images = noisy(5, 12)
     for classwise in (True, False):
-        own = changed(chosen, clean_recall=0.7).with_rule(classwise=classwise).by_iou()
+        own = changed(chosen, clean_recall=0.7).with_rule(classwise=classwise).iou_variant()
         result = evaluated(images, own)
         row = result["defended"]
         assert (result["settings"]["filter_iou"], own.rule.classwise) == (0.8, classwise)
@@ -79,19 +79,19 @@ def test_the_columns_are_what_single_images_give(chosen):
 def test_an_object_seen_well_is_certified_against_far_patches_only():
     seen, truth = [(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)]
     images = [image(seen, truth, [[(40, 40, 60, 60, 0.99, 0)]] * 100, lines=25)]
-    fits = evaluated(images, PAPER.by_iou())["defended"]
+    fits = evaluated(images, PAPER.iou_variant())["defended"]
     assert fits["ap50"] == 100
     assert fits["certified_recall"] == {"far": 100, "close": 0, "over": 0, "anywhere": 0}
     assert evaluated(images, PAPER)["defended"]["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS, 100)
     # Masks show half of the object: enough to touch it, not to fit it.
     images = [image(seen, truth, [[(40, 40, 50, 60, 0.99, 0)]] * 100, lines=25)]
-    assert evaluated(images, PAPER.by_iou())["defended"]["certified_recall"]["far"] == 0
+    assert evaluated(images, PAPER.iou_variant())["defended"]["certified_recall"]["far"] == 0
     assert evaluated(images, PAPER)["defended"]["certified_recall"]["far"] == 100
 
 
 def test_an_unreached_clean_recall_leaves_gaps():
     max_unseen_share = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
-    row = evaluated([max_unseen_share], changed(PAPER, clean_recall=0.9).by_iou())["defended"]
+    row = evaluated([max_unseen_share], changed(PAPER, clean_recall=0.9).iou_variant())["defended"]
     assert row["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS)
     assert row["false_alerts"] is row["false_alert_rate"] is None
     assert row["ap50"] == 50
@@ -105,7 +105,7 @@ def test_two_patches_need_pairs_of_masks():
         masks = make(100, 100, 20)
         observation = Observation(100, 100, masks, one.observation.base, [seen] * len(masks))
         for count in (1, 2):
-            chosen = changed(PAPER, patch_count=count).by_iou()
+            chosen = changed(PAPER, patch_count=count).iou_variant()
             row = evaluated([dataclasses.replace(one, observation=observation)], chosen)["defended"]
             far[make.__name__, count] = row["certified_recall"]["far"]
     assert far == {("halves", 1): 100, ("halves", 2): 0, ("pairs", 1): 100, ("pairs", 2): 100}

@@ -63,7 +63,9 @@ def test_verdicts_are_those_of_the_rule_for_one_of_the_names(seed, chosen, make,
     rule = chosen.with_rule(classwise=classwise).on_curve(0.3)
     rule = IouRule(ioa_rule=rule) if by_iou else rule
     threats = [Patch(area=0.05, aspect=2.0, location=where, count=count) for where in PATCH_LOCATIONS]
-    certified, vacuous = certified_objects(build_proof_table(ImageSet.of(images, MANY), rule, "exact"), rule, threats)
+    certified, vacuous = certified_objects(
+        build_proof_table(ImageSet.from_images(images, MANY), rule, "exact"), rule, threats
+    )
     expected = []
     for one in images:
         truth = one.truth[~one.ignore]
@@ -81,7 +83,9 @@ def test_every_recipe_certifies_something_under_many_names(make, chosen):
     images = renamed(run(7, 30, make=make, sure=0.9, lines=3, largest=40), 7)
     rule = chosen.on_curve(0.3)
     threats = [Patch(area=0.02, location=where) for where in PATCH_LOCATIONS]
-    certified, vacuous = certified_objects(build_proof_table(ImageSet.of(images, MANY), rule, "exact"), rule, threats)
+    certified, vacuous = certified_objects(
+        build_proof_table(ImageSet.from_images(images, MANY), rule, "exact"), rule, threats
+    )
     proven = certified & ~vacuous
     assert 0 < proven.sum() < proven.size
 
@@ -165,8 +169,8 @@ def test_what_is_certified_is_output_wherever_the_patch_lies():
 def test_boxes_are_relabeled_after_pruning_and_all_of_them_are_pruned(chosen, classwise, by_iou):
     images = renamed(run(3, 4, generous=1.0), 3)
     chosen = chosen.with_rule(classwise=classwise)
-    chosen = chosen.by_iou() if by_iou else chosen
-    curve = DefendedImageSet.of(ImageSet.of(images, MANY), chosen).curve(chosen)
+    chosen = chosen.iou_variant() if by_iou else chosen
+    curve = DefendedImageSet.from_settings(ImageSet.from_images(images, MANY), chosen).curve(chosen)
     objects = np.bincount(np.concatenate([one.truth.label[~one.ignore] for one in images]), minlength=2)
     points = {0: [], 1: []}
     for row, base_threshold in enumerate(BASE_THRESHOLDS.tolist()):
@@ -213,7 +217,7 @@ def test_rows_of_objects_name_what_proves_them():
     for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa_rule=PAPER.rule)):
         rows = next(certify_images([observed], MANY, rule, ThreatModel()))
         together, _ = certified_objects(
-            build_proof_table(ImageSet.of([observed], MANY), rule, "exact"), rule, ThreatModel().patches()
+            build_proof_table(ImageSet.from_images([observed], MANY), rule, "exact"), rule, ThreatModel().patches()
         )
         assert [list(row.certified.values()) for row in rows] == together.T.tolist()
         assert rows[0].to_dict().keys() > {

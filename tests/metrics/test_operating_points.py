@@ -19,8 +19,9 @@ from evaluation_cases import (
 )
 
 from objectseeker import ObjectSeekerError
-from objectseeker.metrics import BASE_THRESHOLDS, SearchSpace, SearchSpec, evaluate_images, sweeps, tune_images
-from objectseeker.metrics.curves import Curve
+from objectseeker.metrics import BASE_THRESHOLDS, SearchSpace, SearchSpec, evaluate_images, tune_images
+from objectseeker.metrics.average_precision import Curve
+from objectseeker.metrics.image_set import split_images
 
 IMAGES = run(5, 5, generous=1.0, lines=3)
 MOST = 3.0  # wrong boxes an image: those images are full of them
@@ -118,10 +119,10 @@ def test_one_point_that_can_be(point, message):
 def test_a_search_at_so_many_fppi_keeps_them():
     images = noisy(4, 8)
     one = SearchSpace((0.6,), (1.0,), (0.1,))
-    search = SearchSpec(mask_floor=0.2, fppi=0.2, losses=(), max_ap_loss=20, families=("paper",), choices=one)
+    search = SearchSpec(mask_floor=0.2, fppi=0.2, losses=(), max_ap_loss=20, rule_kinds=("paper",), search_space=one)
     tuning = tune_images(images, VOCABULARY, search)
     best = tuning.best
-    for half, trial in zip(sweeps.split(8, 2, 0), (best.searched, best.held_out), strict=True):
+    for half, trial in zip(split_images(8, 2, 0), (best.search_split, best.held_out_split), strict=True):
         table = evaluated([images[n] for n in half], best.settings)
         assert trial.outcome.fppi == table["defended"]["fppi"] <= 0.2
         assert trial.outcome.base_threshold == table["defended"]["base_threshold"]

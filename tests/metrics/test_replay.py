@@ -17,7 +17,9 @@ from objectseeker.metrics.replay import find_candidates, replay_pruning
 
 
 def with_evidence(chosen, evidence_alpha, evidence_beta, power):
-    return chosen.following(evidence_alpha=evidence_alpha, evidence_beta=evidence_beta).with_rule(evidence_power=power)
+    return chosen.with_schedule(evidence_alpha=evidence_alpha, evidence_beta=evidence_beta).with_rule(
+        evidence_power=power
+    )
 
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9, 1.0])
@@ -110,9 +112,9 @@ def test_a_rule_may_look_at_masked_boxes_below_its_base_threshold(
     rule = IouRule(ioa_rule=rule) if by_iou else rule
     chosen = EvaluationSettings(rule=rule, threshold_schedule=ThresholdSchedule.from_rule(rule))
     images = run(seed, 4)
-    replayed = DefendedImageSet.of(ImageSet.of(images, VOCABULARY), chosen)
+    replayed = DefendedImageSet.from_settings(ImageSet.from_images(images, VOCABULARY), chosen)
     rules = [rule, *(chosen.on_curve(float(score)) for score in BASE_THRESHOLDS[::20])]
-    for one, added in zip(rules, replayed.additions(rules), strict=True):
+    for one, added in zip(rules, replayed.recovered_in_dataset(rules), strict=True):
         for number, observed in enumerate(images):
             mine = added.detections[added.image == number]
             base = observed.observation.base.with_min_score(one.base_threshold)

@@ -11,7 +11,7 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, im
 
 from objectseeker import ObjectSeekerError
 from objectseeker.core.label_map import LabelMap
-from objectseeker.metrics import ImageSet, evaluate_images, parallel
+from objectseeker.metrics import ImageSet, evaluate_images, image_set
 from objectseeker.metrics.average_precision import ScoredBoxes, coco_ap50
 
 
@@ -20,7 +20,7 @@ def test_the_table_does_not_depend_on_how_many_images_are_looked_at_together(set
     empty = image([], [], [[]] * 28, lines=7)
     images = [*run(21, 6, generous=1.0, lines=7), *[empty] * 6, *run(22, 6, generous=1.0, lines=7)]
     whole = evaluated(images, settings)
-    monkeypatch.setattr(parallel, "IMAGES_AT_A_TIME", together)
+    monkeypatch.setattr(image_set, "IMAGES_AT_A_TIME", together)
     assert evaluated(images, settings) == whole
 
 
@@ -55,7 +55,7 @@ class Held:
 
 
 def test_no_more_images_are_kept_than_are_looked_at_together(monkeypatch):
-    monkeypatch.setattr(parallel, "IMAGES_AT_A_TIME", 4)
+    monkeypatch.setattr(image_set, "IMAGES_AT_A_TIME", 4)
     images = Passing(lambda number: run(number, 1, generous=1.0, lines=3)[0], 40)
     gc.collect()
     evaluate_images(images, VOCABULARY, PAPER)
@@ -64,18 +64,18 @@ def test_no_more_images_are_kept_than_are_looked_at_together(monkeypatch):
 
 def test_what_is_kept_for_coco_is_six_bytes_a_box_and_loses_nothing():
     images = run(3, 12, generous=1.0)
-    scene = ImageSet.of(images, VOCABULARY)
+    scene = ImageSet.from_images(images, VOCABULARY)
     judged = ScoredBoxes.of(scene)
     assert judged.score.dtype == np.float64  # the scores made up there do not fit
     single = [
         dataclasses.replace(one, observation=dataclasses.replace(one.observation, base=rounded(one.observation.base)))
         for one in images
     ]
-    judged = ScoredBoxes.of(ImageSet.of(single, VOCABULARY))
+    judged = ScoredBoxes.of(ImageSet.from_images(single, VOCABULARY))
     assert (judged.score.dtype, judged.label.dtype) == (np.float32, np.int16)
-    parts = [ScoredBoxes.of(ImageSet.part([one], VOCABULARY)) for one in single]
+    parts = [ScoredBoxes.of(ImageSet.from_part([one], VOCABULARY)) for one in single]
     joined = ScoredBoxes.join(parts).ap50(scene.objects_per_class)
-    assert np.array_equal(joined, coco_ap50(ImageSet.of(single, VOCABULARY)), equal_nan=True)
+    assert np.array_equal(joined, coco_ap50(ImageSet.from_images(single, VOCABULARY)), equal_nan=True)
 
 
 def rounded(boxes):
@@ -84,7 +84,7 @@ def rounded(boxes):
 
 def test_blocks_of_images_without_objects_are_counted_like_any_other(monkeypatch):
     """Their boxes are all wrong; there is nothing to match them with."""
-    monkeypatch.setattr(parallel, "IMAGES_AT_A_TIME", 2)
+    monkeypatch.setattr(image_set, "IMAGES_AT_A_TIME", 2)
     bare = [image([(0, 0, 9, 9, 0.95, 0)], [], [[(50, 50, 60, 60, 0.99, 1)]] * 4)] * 4
     found = evaluate_images([*bare, image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])], VOCABULARY, PAPER)
     assert (found.images, found.objects, found.defended.base_threshold) == (5, 1, 0.9)

@@ -10,6 +10,7 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, im
 from objectseeker import ObjectSeekerError
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics import ImageSet, sweeps
+from objectseeker.metrics.image_set import split_images
 
 LINES = 7
 
@@ -21,7 +22,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def scene(images):
-    return ImageSet.of(images, VOCABULARY)
+    return ImageSet.from_images(images, VOCABULARY)
 
 
 def check(row, images, settings):
@@ -101,7 +102,9 @@ def test_object_sizes_partition_the_objects(scene, images):
 
 def test_an_object_lies_in_the_bin_of_its_visible_share():
     half_outside = image([(0, 0, 10, 10, 0.9, 0)], [(-10, 0, 10, 10, 0)])
-    rows = tabled(sweeps.by_object_size, ImageSet.of([half_outside], VOCABULARY), PAPER, (0.0, 0.0099, 0.01, 1.0))
+    rows = tabled(
+        sweeps.by_object_size, ImageSet.from_images([half_outside], VOCABULARY), PAPER, (0.0, 0.0099, 0.01, 1.0)
+    )
     assert column(rows, "objects") == [0, 1, 0]
     assert rows[0]["certified_far"] is None
 
@@ -110,14 +113,14 @@ def test_splits_are_disjoint_and_complete(scene, images):
     rows = tabled(sweeps.by_split, scene, PAPER, seed=5)
     assert column(rows, "images") == [6, 6]
     assert sum(column(rows, "objects")) == len(scene.counted)
-    first, second = sweeps.split(12, 2, 5)
+    first, second = split_images(12, 2, 5)
     assert sorted([*first, *second]) == list(range(12))
     part = [images[i] for i in second]
     check(rows[1], part, PAPER)
     assert rows[1]["undefended_ap50"] == evaluated(part, PAPER)["undefended"]["ap50"]
-    assert [*sweeps.split(12, 2, 6)[0]] != [*first]
+    assert [*split_images(12, 2, 6)[0]] != [*first]
     with pytest.raises(ObjectSeekerError, match="cannot be split into 13 parts"):
-        sweeps.split(12, 13, 0)
+        split_images(12, 13, 0)
 
 
 def test_precision_and_recall_of_all_three_detectors(scene):
@@ -133,7 +136,9 @@ def test_precision_and_recall_of_all_three_detectors(scene):
         assert unpruned["precision"] < defended["precision"]
     assert [
         row["precision"]
-        for row in tabled(sweeps.precision_recall, ImageSet.of([image([], [(0, 0, 9, 9, 0)])], VOCABULARY), PAPER)
+        for row in tabled(
+            sweeps.precision_recall, ImageSet.from_images([image([], [(0, 0, 9, 9, 0)])], VOCABULARY), PAPER
+        )
     ] == [None] * 300
 
 
@@ -148,7 +153,7 @@ def test_rows_fit_into_a_table(scene):
 
 
 def test_a_recall_out_of_reach_is_empty_in_every_sweep():
-    blind = ImageSet.of([image([], [(40, 40, 60, 60, 0)], lines=LINES)], VOCABULARY)
+    blind = ImageSet.from_images([image([], [(40, 40, 60, 60, 0)], lines=LINES)], VOCABULARY)
     for rows in (
         tabled(sweeps.by_clean_recall, blind, PAPER, [0.9]),
         tabled(sweeps.by_lines, blind, PAPER, [1]),

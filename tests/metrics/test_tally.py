@@ -8,8 +8,8 @@ from objectseeker import ObjectSeekerError
 from objectseeker.cli._evaluation_tables import caveats
 from objectseeker.core import boxes as core_boxes
 from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, ThreatModel, evaluate_images
+from objectseeker.metrics.average_precision import NO_BOXES, CurveTally, tally_curve, undefended_curve
 from objectseeker.metrics.confidence_intervals import exact_interval, resampled
-from objectseeker.metrics.curves import NO_BOXES, CurveTally, tally_curve, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.evaluation import evaluation_metrics
 from objectseeker.metrics.slices import NO_TAGS, measure_slices
@@ -55,7 +55,7 @@ def test_a_class_without_objects_in_the_sample_does_not_count():
         image([], [(10, 10, 40, 40, 0)]),
         image([], [(10, 10, 40, 40, 1)]),
     ]
-    counts = tally_curve(ImageSet.of(images, VOCABULARY), BASE_THRESHOLDS, [NO_BOXES] * len(BASE_THRESHOLDS))
+    counts = tally_curve(ImageSet.from_images(images, VOCABULARY), BASE_THRESHOLDS, [NO_BOXES] * len(BASE_THRESHOLDS))
     (curve,) = counts.sampled(np.array([[1.0, 1, 1], [2, 1, 0], [0, 0, 0]]))
     assert curve.ap50_of_samples() == pytest.approx([25, 200 / 3, np.nan], nan_ok=True)
     assert curve.clean_recall[0] == pytest.approx([25, 200 / 3, np.nan], nan_ok=True)
@@ -77,7 +77,7 @@ def test_the_sum_of_all_images_has_the_same_metrics():
 def test_a_large_run_keeps_sums_only(monkeypatch):
     images = noisy(4, 9)
     small = evaluate_images(images, VOCABULARY, EVIDENCE)
-    monkeypatch.setattr("objectseeker.metrics.parallel.IMAGES_AT_A_TIME", 2)
+    monkeypatch.setattr("objectseeker.metrics.image_set.IMAGES_AT_A_TIME", 2)
     request = TallyRequest(settings=EVIDENCE, rule=small.defended.point.rule, threats=(EVIDENCE.threat,), curves=True)
     large = tally_images(images, VOCABULARY, request, max_images=8)
     assert not large.per_image
@@ -103,12 +103,12 @@ def test_an_evaluation_of_too_many_images_has_metrics_without_intervals_and_says
 def test_curves_of_parts_join_and_some_images_and_classes_can_be_taken():
     images = noisy(6, 7)
     settings = EVIDENCE
-    scene = ImageSet.of(images, VOCABULARY)
+    scene = ImageSet.from_images(images, VOCABULARY)
 
     def counts_of(part):
-        defended = DefendedImageSet.of(part, settings)
+        defended = DefendedImageSet.from_settings(part, settings)
         rules = [settings.on_curve(score) for score in BASE_THRESHOLDS.tolist()]
-        return tally_curve(part, BASE_THRESHOLDS, defended.additions(rules))
+        return tally_curve(part, BASE_THRESHOLDS, defended.recovered_in_dataset(rules))
 
     def same(one, other):
         return all(
@@ -116,7 +116,10 @@ def test_curves_of_parts_join_and_some_images_and_classes_can_be_taken():
             for name in ("true_positives", "false_positives", "objects")
         )
 
-    whole, parts = counts_of(scene), [ImageSet.part(images[:3], VOCABULARY), ImageSet.part(images[3:], VOCABULARY)]
+    whole, parts = (
+        counts_of(scene),
+        [ImageSet.from_part(images[:3], VOCABULARY), ImageSet.from_part(images[3:], VOCABULARY)],
+    )
     assert same(CurveTally.concatenate([counts_of(part) for part in parts]).total(), whole.total())
     assert same(whole.of_images(np.array([5, 1])).total(), counts_of(scene.subset([5, 1])).total())
     assert same(whole.summed().total(), whole.total())
@@ -130,7 +133,7 @@ def test_curves_of_parts_join_and_some_images_and_classes_can_be_taken():
 
 
 def test_samples_are_the_same_a_few_at_a_time(monkeypatch):
-    scene = ImageSet.of(run(5, 6, generous=1.0), VOCABULARY)
+    scene = ImageSet.from_images(run(5, 6, generous=1.0), VOCABULARY)
     counts = tally_curve(scene, BASE_THRESHOLDS, [NO_BOXES] * len(BASE_THRESHOLDS))
     (weights,) = resampled(6, 30, 1)
     (expected,) = counts.sampled(weights)
@@ -154,9 +157,9 @@ def test_spurious_boxes_overlap_no_object_of_their_class():
         (62, 78, 90, 90, 0.9, 1),  # less of it, but in one cluster with the half
     ]
     images = [image(base, truth, [view], ignore=[False, False, True]), image(base, truth)]
-    scene = ImageSet.of(images, VOCABULARY)
+    scene = ImageSet.from_images(images, VOCABULARY)
     settings = made(alpha=0.5, beta=0.0)
-    (added,) = DefendedImageSet.of(scene, settings).additions([settings.on_curve(0.5)])
+    (added,) = DefendedImageSet.from_settings(scene, settings).recovered_in_dataset([settings.on_curve(0.5)])
     assert count_spurious(added, scene).tolist() == [2, 0]
     found = evaluated(images, changed(settings, clean_recall=None, base_threshold=0.5))
     assert found["defended"]["spurious_per_image"] == 1

@@ -8,16 +8,19 @@ from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._tuning_tables import tuning_caveats
-from objectseeker.metrics import EvaluationSettings, SearchSpace, SearchSpec, evaluate_images, sweeps, tune_images
+from objectseeker.metrics import EvaluationSettings, SearchSpace, SearchSpec, evaluate_images, tune_images
+from objectseeker.metrics.image_set import split_images
 from objectseeker.metrics.tuning import COARSE, MAX_USUAL_FPPI, HillClimb, Trial, grid, moves
 
 IMAGES = 20
 FLOOR = 0.15
 MOST_LOSS = 5.0
 CHOICES = SearchSpace((0.6,), (1.0, 0.8), (0.1, 0.3))
-SEARCH = SearchSpec(mask_floor=FLOOR, clean_recall=0.9, max_ap_loss=MOST_LOSS, losses=(1.0,), choices=CHOICES, seed=1)
+SEARCH = SearchSpec(
+    mask_floor=FLOOR, clean_recall=0.9, max_ap_loss=MOST_LOSS, losses=(1.0,), search_space=CHOICES, seed=1
+)
 ONE_CHOICE = SearchSpec(
-    mask_floor=0.1, clean_recall=0.9, losses=(), families=("paper",), choices=SearchSpace((0.6,), (1.0,), (0.1,))
+    mask_floor=0.1, clean_recall=0.9, losses=(), rule_kinds=("paper",), search_space=SearchSpace((0.6,), (1.0,), (0.1,))
 )
 
 
@@ -32,46 +35,46 @@ def tuning(images):
 
 
 def test_what_is_reported_is_what_evaluation_says_of_each_half(images, tuning):
-    for index, half in zip(sweeps.split(IMAGES, 2, 1), ("searched", "held_out"), strict=True):
+    for index, half in zip(split_images(IMAGES, 2, 1), ("search_split", "held_out_split"), strict=True):
         part = [images[i] for i in index]
-        for tuned in tuning.families.values():
-            row, table = getattr(tuned, half).figures(), evaluated(part, tuned.settings)
+        for tuned in tuning.rules.values():
+            row, table = getattr(tuned, half).metrics(), evaluated(part, tuned.settings)
             assert row["ap50"] == table["defended"]["ap50"]
             assert row["undefended_ap50"] == table["undefended"]["ap50"]
             assert row["ap50_loss"] == pytest.approx(table["undefended"]["ap50"] - row["ap50"])
             certified = table["defended"]["certified_recall"]
             assert row["certified_over"] == certified["over"]
             mean = (certified["far"] + certified["close"] + certified["over"]) / 3
-            assert row["certified_mean"] == pytest.approx(mean)
+            assert row["mean_certified_recall"] == pytest.approx(mean)
             assert row["base_threshold"] == table["defended"]["base_threshold"]
 
 
 def test_the_loss_is_kept_and_the_floor_respected(tuning):
-    assert set(tuning.families) == {"paper", "evidence"}
-    for tuned in tuning.families.values():
-        assert tuned.searched.loss <= MOST_LOSS
+    assert set(tuning.rules) == {"paper", "evidence"}
+    for tuned in tuning.rules.values():
+        assert tuned.search_split.ap_loss <= MOST_LOSS
     assert all(trial.settings.floor >= FLOOR for trial in tuning.trials)
     assert len({trial.settings for trial in tuning.trials}) == len(tuning.trials)
 
 
 def test_a_search_goes_beyond_its_grid_but_not_beyond_the_loss(tuning):
-    for family, tuned in tuning.families.items():
-        mine = [trial for trial in tuning.trials if trial.family == family]
-        starts = set(grid(CHOICES.start(SEARCH.settings()), family, FLOOR))
+    for kind, tuned in tuning.rules.items():
+        mine = [trial for trial in tuning.trials if trial.kind == kind]
+        starts = set(grid(CHOICES.start(SEARCH.settings()), kind, FLOOR))
         assert starts < {trial.settings for trial in mine}
-        at_start = [one.gain for one in mine if one.settings in starts and one.loss <= MOST_LOSS]
-        assert tuned.searched.certified_mean >= max(at_start)
-        beyond = [one for one in mine if one.loss > MOST_LOSS]
+        at_start = [one.gain for one in mine if one.settings in starts and one.ap_loss <= MOST_LOSS]
+        assert tuned.search_split.mean_certified_recall >= max(at_start)
+        beyond = [one for one in mine if one.ap_loss > MOST_LOSS]
         assert beyond
-        assert all(one.certified_mean is None for one in beyond)  # what cannot be chosen is not certified
-    evidence, paper = tuning.families["evidence"], tuning.families["paper"]
-    assert evidence.held_out.certified_mean > paper.held_out.certified_mean
+        assert all(one.mean_certified_recall is None for one in beyond)  # what cannot be chosen is not certified
+    evidence, paper = tuning.rules["evidence"], tuning.rules["paper"]
+    assert evidence.held_out_split.mean_certified_recall > paper.held_out_split.mean_certified_recall
     assert tuning.best is evidence
 
 
 def test_searching_certifies_where_the_full_protocol_does(images, tuning):
-    part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
-    tried = [trial for trial in tuning.trials if trial.loss <= MOST_LOSS][::30]
+    part = [images[i] for i in split_images(IMAGES, 2, 1)[0]]
+    tried = [trial for trial in tuning.trials if trial.ap_loss <= MOST_LOSS][::30]
     for trial in tried:
         ours = evaluated(part, trial.settings)["defended"]
         assert trial.outcome.base_threshold == ours["base_threshold"]
@@ -111,22 +114,20 @@ def test_a_search_refines_what_it_may_use():
 
 
 def test_the_frontier_is_the_best_within_each_loss(tuning):
-    for family, points in tuning.frontier.items():
+    for kind, points in tuning.frontier.items():
         assert {one.max_ap_loss for one in points} <= {1.0, MOST_LOSS}
-        assert tuning.families[family] is points[-1]
+        assert tuning.rules[kind] is points[-1]
         for one in points:
-            assert one.searched.loss <= one.max_ap_loss
-        gains = [one.searched.certified_mean for one in points]
+            assert one.search_split.ap_loss <= one.max_ap_loss
+        gains = [one.search_split.mean_certified_recall for one in points]
         assert gains == sorted(gains)
     assert any(len(points) == 2 for points in tuning.frontier.values())
 
 
 def test_only_the_evidence_rule_chooses_factor_and_distance(tuning):
     chosen = {
-        family: {
-            (a.settings.rule.edge_factor, a.settings.rule.cluster_distance) for a in tuning.trials if a.family == family
-        }
-        for family in ("paper", "evidence")
+        kind: {(a.settings.rule.edge_factor, a.settings.rule.cluster_distance) for a in tuning.trials if a.kind == kind}
+        for kind in ("paper", "evidence")
     }
     assert chosen["paper"] == {(1.0, 0.1)}
     assert {factor for factor, _ in chosen["evidence"]} == {1.0, 0.8}
@@ -149,15 +150,15 @@ def test_choices_move_to_their_neighbors():
 def test_the_result_is_plain_and_repeatable(images, tuning):
     assert json.loads(json.dumps(tuning.to_dict())) == tuning.to_dict()
     seen = []
-    again = tune_images(images, VOCABULARY, dataclasses.replace(SEARCH, families=("paper",)), on_trial=seen.append)
-    assert again.families["paper"].to_dict() == tuning.families["paper"].to_dict()
+    again = tune_images(images, VOCABULARY, dataclasses.replace(SEARCH, rule_kinds=("paper",)), on_trial=seen.append)
+    assert again.rules["paper"].to_dict() == tuning.rules["paper"].to_dict()
     assert tuple(seen) == again.trials
     assert [trial.to_row() for trial in seen] == [trial.to_row() for trial in tuning.trials[: len(seen)]]
 
 
 def test_a_defense_is_made_of_what_was_chosen(images, tuning):
     rule, follow = tuning.chosen
-    best = tuning.best.searched
+    best = tuning.best.search_split
     assert (rule.base_threshold, rule.mask_threshold, rule.evidence_threshold) == (
         best.outcome.base_threshold,
         best.outcome.mask_threshold,
@@ -166,7 +167,7 @@ def test_a_defense_is_made_of_what_was_chosen(images, tuning):
     defense = Defense(
         detector="builtin", rule=rule, threshold_schedule=follow
     )  # refuses a rule that is not on its curve
-    part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
+    part = [images[i] for i in split_images(IMAGES, 2, 1)[0]]
     deployed = evaluate_images(
         part, VOCABULARY, EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
     )
@@ -177,20 +178,20 @@ def test_a_defense_is_made_of_what_was_chosen(images, tuning):
 
 def test_a_clean_recall_that_nobody_asked_for_is_lowered_to_what_is_reached():
     half_seen = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)], number=n) for n in range(4)]
-    search = SearchSpec(mask_floor=0.1, families=("paper",), losses=())
+    search = SearchSpec(mask_floor=0.1, rule_kinds=("paper",), losses=())
     found = tune_images(half_seen, VOCABULARY, search)
     assert found.search.recall == found.best.settings.clean_recall == 0.5
-    assert found.remarks == ("clean recall 80% is not reached: searched at the highest that is, 50%",)
-    assert tune_images(half_seen, VOCABULARY, dataclasses.replace(search, clean_recall=0.4)).remarks == ()
+    assert found.caveats == ("clean recall 80% is not reached: searched at the highest that is, 50%",)
+    assert tune_images(half_seen, VOCABULARY, dataclasses.replace(search, clean_recall=0.4)).caveats == ()
 
 
 def test_a_recall_that_is_bought_with_fppi_is_said_to_be():
     sure, wrong = (0, 0, 9, 9, 0.9, 0), [(20 * n, 30, 20 * n + 5, 35, 0.05, 0) for n in range(MAX_USUAL_FPPI + 1)]
     truth = [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)]
     faint = [image([sure, (50, 50, 60, 60, 0.04, 0), *wrong], truth, number=n) for n in range(4)]
-    search = SearchSpec(mask_floor=0.1, families=("paper",), losses=())
+    search = SearchSpec(mask_floor=0.1, rule_kinds=("paper",), losses=())
     bought = tune_images(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.9))
-    assert bought.best.searched.outcome.fppi == MAX_USUAL_FPPI + 1
+    assert bought.best.search_split.outcome.fppi == MAX_USUAL_FPPI + 1
     assert "gives 11 wrong boxes an image from a score of 0.04 on: ask for fewer with" in tuning_caveats(bought)[-1]
     modest = tune_images(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
     assert modest.best.fppi_warning is None
@@ -200,35 +201,37 @@ def test_a_recall_that_is_bought_with_fppi_is_said_to_be():
 def test_a_half_that_does_not_reach_the_recall_says_so():
     seen = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])
     blind = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])
-    order = [seen, blind] if sweeps.split(2, 2, 0)[0][0] == 0 else [blind, seen]
-    found = tune_images(order, VOCABULARY, SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9))
-    assert found.best.held_out.outcome.point is None
+    order = [seen, blind] if split_images(2, 2, 0)[0][0] == 0 else [blind, seen]
+    found = tune_images(
+        order, VOCABULARY, SearchSpec(mask_floor=0.1, rule_kinds=("paper",), losses=(), clean_recall=0.9)
+    )
+    assert found.best.held_out_split.outcome.point is None
     why = (
         "the half that was not searched reaches a clean recall of at most 50.0 %, so nothing is certified at 90% there"
     )
-    assert found.best.held_out_caveat == found.best.to_dict()["why"] == why
+    assert found.best.held_out_caveat == found.best.to_dict()["reason"] == why
 
 
 def test_one_place_and_several_filters(images):
     search = SearchSpec(
         mask_floor=0.5,
         clean_recall=0.9,
-        families=("paper",),
+        rule_kinds=("paper",),
         locations=("over",),
         max_ap_loss=100,
         losses=(),
-        choices=SearchSpace(filter_ioa=(0.7, 0.5)),
+        search_space=SearchSpace(filter_ioa=(0.7, 0.5)),
     )
     chosen = tune_images(images, VOCABULARY, search)
-    assert set(chosen.families) == {"paper"}
+    assert set(chosen.rules) == {"paper"}
     assert {trial.settings.rule.filter_ioa for trial in chosen.trials} == {0.7, 0.5}
-    assert chosen.best.searched.certified_mean == chosen.best.searched.outcome.certified_recall()["over"]
+    assert chosen.best.search_split.mean_certified_recall == chosen.best.search_split.outcome.certified_recall()["over"]
 
 
-@pytest.mark.parametrize("family", ["paper", "evidence"])
-def test_grid_and_moves_stay_within_their_limits(family):
-    starts = list(grid(PAPER, family, 0.3))
-    assert {start.threshold_schedule.evidence_alpha is None for start in starts} == {family == "paper"}
+@pytest.mark.parametrize("kind", ["paper", "evidence"])
+def test_grid_and_moves_stay_within_their_limits(kind):
+    starts = list(grid(PAPER, kind, 0.3))
+    assert {start.threshold_schedule.evidence_alpha is None for start in starts} == {kind == "paper"}
     for start in starts:
         for one in (start, *moves(start, 0.1, 0.3)):
             assert one.floor >= 0.3
@@ -242,7 +245,7 @@ def test_grid_and_moves_stay_within_their_limits(family):
 
 def test_searches_without_a_result_say_why():
     blind = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])] * 4
-    search = SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
+    search = SearchSpec(mask_floor=0.1, rule_kinds=("paper",), losses=(), clean_recall=0.9)
     with pytest.raises(ObjectSeekerError, match=r"clean recall of 90 %; the highest is 50.00 %"):
         tune_images(blind, VOCABULARY, search)
     with pytest.raises(ObjectSeekerError, match=r"loses at most -1 points of AP50; the smallest loss found is 0.00"):
@@ -254,7 +257,7 @@ def test_bad_requests_are_refused(images):
         ({"mask_floor": 2}, "mask_floor"),
         ({"max_ap_loss": float("nan")}, "max_ap_loss"),
         ({"locations": ["near"]}, r"locations must be some of far, close, over, anywhere, got \['near'\]"),
-        ({"families": []}, "families must be some of paper, evidence"),
+        ({"rule_kinds": []}, "rule_kinds must be some of paper, evidence"),
         ({"half": 2}, "half must be 0 or 1, got 2"),
     ):
         with pytest.raises(ObjectSeekerError, match=message):

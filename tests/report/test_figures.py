@@ -56,7 +56,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def scene(images):
-    return ImageSet.of(images, VOCABULARY)
+    return ImageSet.from_images(images, VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +156,8 @@ def test_variants_are_the_rows_of_evaluate(written, images):
     for name, settings in (
         ("IoA", PAPER),
         ("IoA, class-agnostic", PAPER.class_agnostic()),
-        ("IoU", PAPER.by_iou()),
-        ("IoU, class-agnostic", PAPER.class_agnostic().by_iou()),
+        ("IoU", PAPER.iou_variant()),
+        ("IoU, class-agnostic", PAPER.class_agnostic().iou_variant()),
     ):
         found = evaluated(images, settings)["defended"]
         assert rows[name]["ap50"] == str(found["ap50"])
@@ -314,7 +314,7 @@ def test_a_recall_that_is_not_reached_leaves_gaps(tmp_path):
     blind = [image([], [(40, 40, 60, 60, 0)], lines=2, number=n) for n in range(2)]
     names = ["precision-recall", "lines", "certification-threshold", "patch-area", "object-size", "splits"]
     notes = []
-    write(ImageSet.of(blind, VOCABULARY), tmp_path, lines=2, only=names, on_warning=notes.append)
+    write(ImageSet.from_images(blind, VOCABULARY), tmp_path, lines=2, only=names, on_warning=notes.append)
     assert {row["precision"] for row in table(tmp_path, "precision-recall")} == {""}
     assert {row["certified_far"] for name in names[1:] for row in table(tmp_path, name)} == {""}
     assert all((tmp_path / f"{name}.png").exists() for name in names)
@@ -349,7 +349,9 @@ def test_bands_have_no_lines_to_leave_out(tmp_path):
     made = run(33, 6, generous=1.0, sure=0.9, make=lambda width, height, lines: Bands(0.05).masks(width, height))
     notes = []
     only = ["lines", "cost", "patch-area", "certification-threshold"]
-    context = FigureContext(ImageSet.of(made, VOCABULARY), changed(PAPER, clean_recall=None), Bands(0.05), FLOOR)
+    context = FigureContext(
+        ImageSet.from_images(made, VOCABULARY), changed(PAPER, clean_recall=None), Bands(0.05), FLOOR
+    )
     files = draw_figures(context, tmp_path, only=only, on_warning=notes.append)
     assert {file.stem for file in files} == {"figures", "patch-area", "certification-threshold"}
     assert notes == ["skipped lines, cost: bands:0.05 has no lines of which a subset could be used"]

@@ -594,7 +594,7 @@ def test_progress_counts_every_image(tmp_path):
 def test_scene_order_is_kept(tmp_path):
     images = awkward()
     column = columns_of(written(tmp_path, images))
-    scene = ImageSet.of(images, VOCABULARY)
+    scene = ImageSet.from_images(images, VOCABULARY)
     assert (column["box"].reshape(-1, 4) == scene.truth.detections.xyxy).all()
     assert (column["ignore"] == scene.ignore).all()
 

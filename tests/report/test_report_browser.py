@@ -196,7 +196,7 @@ def check_what_remains(page, run: Run) -> None:
         asked,
     )
     vocabulary = run.label_map if run.is_labeled else LabelMap.from_names(run.label_map.detector_names)
-    scene = ImageSet.part(run.images, vocabulary)
+    scene = ImageSet.from_part(run.images, vocabulary)
     proofs = build_proof_table(scene, run.rule, "exact")
     more = 0
     for (area, aspect, threshold), images in zip(asked, found, strict=True):
@@ -293,7 +293,7 @@ def without_boxes(seen: Observation, score: float) -> Observation:
 
 def recall(images, where, area=0.01, aspect=1.0, threshold=0.0) -> str:
     """Certified recall as the page should show it."""
-    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), PAPER.rule, "exact")
+    proofs = build_proof_table(ImageSet.from_images(images, VOCABULARY), PAPER.rule, "exact")
     certified, _ = certified_objects(
         proofs, PAPER.rule, [Patch(area, aspect, where)], certification_threshold=threshold
     )

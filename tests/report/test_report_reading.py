@@ -51,7 +51,7 @@ def report(images, tmp_path_factory):
 
 
 def certified(images, settings, where, area=0.01):
-    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), settings.rule, "exact")
+    proofs = build_proof_table(ImageSet.from_images(images, VOCABULARY), settings.rule, "exact")
     return certified_objects(proofs, settings.rule, [Patch(area, 1.0, where)])[0][0]
 
 

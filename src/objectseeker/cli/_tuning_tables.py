@@ -31,8 +31,8 @@ RECIPE_STEM = "mask-frontier"
 def tuned_rows(tuning: TuningResult) -> list[dict[str, str]]:
     """Return the best setting of each rule, on the half where it was searched and on the held-out half."""
     rows = []
-    for kind, tuned in tuning.families.items():
-        for half, trial in (("searched", tuned.searched), ("held out", tuned.held_out)):
+    for kind, tuned in tuning.rules.items():
+        for half, trial in (("searched", tuned.search_split), ("held out", tuned.held_out_split)):
             base_threshold = trial.outcome.base_threshold
             metrics = {
                 "undefended": percent(trial.undefended_ap50),
@@ -69,8 +69,8 @@ def frontier_rows(tuning: TuningResult) -> list[dict[str, str]]:
     for max_loss in sorted({loss for points in best.values() for loss in points}):
         row = {"max AP loss": f"{max_loss:g}"}
         for kind, points in best.items():
-            trial = points[max_loss].held_out if max_loss in points else None
-            ap50, loss = (None, None) if trial is None else (trial.outcome.ap50, trial.loss)
+            trial = points[max_loss].held_out_split if max_loss in points else None
+            ap50, loss = (None, None) if trial is None else (trial.outcome.ap50, trial.ap_loss)
             cells = {"AP50": percent(ap50), "AP loss": percent(loss)} | _certified(trial)
             row |= {f"{kind} {name}": cell for name, cell in cells.items()}
         rows.append(row)
@@ -96,7 +96,7 @@ def tuning_caveats(tuning: TuningResult) -> list[str]:
         if len(points) > 1 and len({point.settings for point in points}) == 1
     ]
     fppi_warning = tuning.best.fppi_warning
-    return [*tuning.remarks, *missing, *unlimited, *([fppi_warning] if fppi_warning else [])]
+    return [*tuning.caveats, *missing, *unlimited, *([fppi_warning] if fppi_warning else [])]
 
 
 def tuning_dict(tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> dict[str, Any]:
@@ -111,9 +111,9 @@ def frontier_plot(tuning: TuningResult) -> Plot:
         lines = []
         for kind, points in tuning.frontier.items():
             known = sorted(
-                (point.held_out.loss, share)
+                (point.held_out_split.ap_loss, share)
                 for point in points
-                if (share := _certified_share(point.held_out, location)) is not None
+                if (share := _certified_share(point.held_out_split, location)) is not None
             )
             lines.append(Line(f"{kind} rule", [x for x, _ in known], [y for _, y in known], RULE_STYLES[kind]))
         panels.append(
@@ -135,7 +135,7 @@ def frontier_plot(tuning: TuningResult) -> Plot:
 
 
 def _certified_share(trial: Trial, location: PatchLocation | None) -> float | None:
-    return trial.certified_mean if location is None else trial.outcome.certified_recall()[location]
+    return trial.mean_certified_recall if location is None else trial.outcome.certified_recall()[location]
 
 
 def _slices_heading(slices: Sequence[SliceMetrics]) -> list[str]:
@@ -145,7 +145,7 @@ def _slices_heading(slices: Sequence[SliceMetrics]) -> list[str]:
 def render_tuning(tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> list[Any]:
     """Return what `tune` prints: the best rule on both halves. The files have the other rule and the frontier."""
     best = tuning.best
-    title = f"Best: the {best.searched.family} rule, at most {best.max_ap_loss:g} points of AP50 lost; in percent"
+    title = f"Best: the {best.search_split.kind} rule, at most {best.max_ap_loss:g} points of AP50 lost; in percent"
     return [
         terminal_table(title, best_rows(best)),
         *tuning_caveats(tuning),
@@ -156,7 +156,7 @@ def render_tuning(tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> 
 
 def best_rows(best: TunedRule) -> list[dict[str, str]]:
     """Return the metrics of the best rule, searched next to held out."""
-    halves = {"searched": best.searched, "held out": best.held_out}
+    halves = {"searched": best.search_split, "held out": best.held_out_split}
     rows: dict[str, Callable[[Trial], str]] = {
         "AP50 undefended": lambda trial: percent(trial.undefended_ap50),
         "AP50": lambda trial: percent(trial.outcome.ap50),
@@ -195,15 +195,15 @@ def recipe_rows(result: RecipeSearchResult) -> list[dict[str, str]]:
     """Return, for each budget of forward passes, the chosen recipe and its metrics on the held-out half."""
     rows = []
     for choice in result.chosen:
-        trial = choice.best.held_out
+        trial = choice.best.held_out_split
         rows.append(
             {
                 "max passes": str(choice.budget),
-                "passes": str(choice.candidate.passes),
+                "passes": str(choice.candidate.forward_passes),
                 "masks": str(choice.candidate.recipe),
-                "rule": choice.family,
+                "rule": choice.kind,
                 "AP50": percent(trial.outcome.ap50),
-                "AP loss": percent(trial.loss),
+                "AP loss": percent(trial.ap_loss),
                 **{name: percent(share) for name, share in _certified_shares(choice).items()},
             }
         )
@@ -212,8 +212,10 @@ def recipe_rows(result: RecipeSearchResult) -> list[dict[str, str]]:
 
 def _certified_shares(choice: RecipeChoice) -> dict[str, float | None]:
     """Return certified recall on the held-out half, and its mean, which the search maximizes."""
-    shares = choice.best.held_out.outcome.certified_recall()
-    return {location: shares[location] for location in LOCATIONS} | {"mean": choice.best.held_out.certified_mean}
+    shares = choice.best.held_out_split.outcome.certified_recall()
+    return {location: shares[location] for location in LOCATIONS} | {
+        "mean": choice.best.held_out_split.mean_certified_recall
+    }
 
 
 def recipe_caveats(result: RecipeSearchResult) -> list[str]:
@@ -224,12 +226,12 @@ def recipe_caveats(result: RecipeSearchResult) -> list[str]:
         for reason in (choice.best.held_out_caveat, choice.best.fppi_warning)
         if reason
     )
-    return [*result.remarks, *(f"at most {budget} passes: {reason}" for budget, reason in reasons)]
+    return [*result.caveats, *(f"at most {budget} passes: {reason}" for budget, reason in reasons)]
 
 
 def recipe_plot(result: RecipeSearchResult) -> Plot:
     """Plot certified recall and clean AP50 against the forward passes that the recipes need."""
-    passes = [choice.candidate.passes for choice in result.chosen]
+    passes = [choice.candidate.forward_passes for choice in result.chosen]
     shares = [_certified_shares(choice) for choice in result.chosen]
     names = (*LOCATIONS, "mean")
     lines = [Line(name, passes, [row[name] for row in shares], LINE_STYLES.get(name, MEAN_STYLE)) for name in names]
@@ -241,7 +243,7 @@ def recipe_plot(result: RecipeSearchResult) -> Plot:
         y_limits=plots.zero_based_limits([share for line in lines for share in line.y]),
         if_empty=next(iter(recipe_caveats(result)), "nothing was found"),
     )
-    trials = [choice.best.held_out for choice in result.chosen]
+    trials = [choice.best.held_out_split for choice in result.chosen]
     undefended = [trial.undefended_ap50 for trial in trials]
     defended = [trial.outcome.ap50 for trial in trials]
     cost = Panel(

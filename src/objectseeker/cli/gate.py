@@ -62,7 +62,7 @@ def gate(
     Example:  objectseeker gate runs/voc --policy policy.toml --defense tuned/defense.json --out gate
     Example:  objectseeker gate runs/new --policy policy.toml --baseline runs/old --audit-bundle audit.zip
     """
-    from objectseeker.metrics.policy import EXAMPLE
+    from objectseeker.gate.policy import EXAMPLE
 
     if example:
         print(EXAMPLE, end="")

@@ -100,7 +100,7 @@ def tune(
     limits: dict[str, Any] = {"max_ap_loss": max_ap_loss, "threat": threat.threat_model(), "seed": seed, **point}
     if passes:
         floors = stored.manifest.observation_settings
-        search = SearchSpec(mask_floor=floors.mask_floor, base_floor=floors.base_floor, choices=space, **limits)
+        search = SearchSpec(mask_floor=floors.mask_floor, base_floor=floors.base_floor, search_space=space, **limits)
         _tune_within_budget(stored, search, passes, masks or [], processes, out, as_json)
         return
     with progress("settings tried", 0) as bar:
@@ -149,7 +149,7 @@ def _sliced(run: Run, tuning: TuningResult, tags: ImageTags, requested: list[str
     from objectseeker.metrics.evaluation import evaluate_images
     from objectseeker.metrics.slices import measure_slices
 
-    point = tuning.best.held_out.outcome.point
+    point = tuning.best.held_out_split.outcome.point
     if point is None:
         return []
     every = run.images()

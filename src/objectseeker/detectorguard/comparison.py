@@ -23,12 +23,11 @@ from objectseeker.detectorguard.metrics import (
 from objectseeker.detectorguard.objectness import FEATURE_STEP, Features
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.files.tables import percent, to_html
-from objectseeker.metrics.curves import undefended_curve
+from objectseeker.metrics.average_precision import undefended_curve
 from objectseeker.metrics.defended_images import shares
 from objectseeker.metrics.evaluation import evaluate_images
-from objectseeker.metrics.image_set import ImageSet
+from objectseeker.metrics.image_set import ImageSet, split_images
 from objectseeker.metrics.settings import EvaluationSettings
-from objectseeker.metrics.sweeps import split
 from objectseeker.runs.observe import Progress
 from objectseeker.runs.run import Run
 from objectseeker.text import plural
@@ -206,9 +205,11 @@ def compare_with_detectorguard(
     add_missing_features(run, network, on_progress=on_progress)
     description = describe(run)
     width, height = description["input"]
-    maps = ObjectnessMaps.from_images(ImageSet.of(run.images(), run.label_map), read_features(run), (width, height))
+    maps = ObjectnessMaps.from_images(
+        ImageSet.from_images(run.images(), run.label_map), read_features(run), (width, height)
+    )
     if threshold is None:
-        tuning, measured = split(len(maps.grids), 2, seed)
+        tuning, measured = split_images(len(maps.grids), 2, seed)
         parts = [maps.subset(tuning), maps.subset(measured)]
         settings, note = _at_some_recall(settings, [part.image_set for part in parts])
         assert settings.clean_recall is not None
@@ -221,7 +222,9 @@ def compare_with_detectorguard(
         settings, note = _at_some_recall(settings, [maps.image_set])
     image_set = maps.image_set
     names = ("DetectorGuard", f"DetectorGuard, AP loss <= {MAX_AP_LOSSES[1]:g}")
-    published = EvaluationSettings.along(PUBLISHED_SCHEDULE, threat=settings.threat, clean_recall=settings.clean_recall)
+    published = EvaluationSettings.from_schedule(
+        PUBLISHED_SCHEDULE, threat=settings.threat, clean_recall=settings.clean_recall
+    )
     return DetectorGuardComparison(
         images=len(image_set.images),
         objects=len(image_set.counted),
@@ -294,7 +297,7 @@ def _objectseeker_rows(rule: str, image_set: ImageSet, settings: EvaluationSetti
     rows = []
     masks = max(len(image.observation.masks) for image in image_set.images)
     for suffix, variant in (("", settings.with_rule(classwise=True)), (", class-agnostic", settings.class_agnostic())):
-        found = evaluate_images(image_set.images, image_set.vocabulary, variant, intervals=False)
+        found = evaluate_images(image_set.images, image_set.label_map, variant, intervals=False)
         defended = found.defended
         rows.append(
             DefenseRow(

@@ -28,9 +28,15 @@ from objectseeker.detectorguard.objectness import (
 )
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.curves import Curve, undefended_curve
+from objectseeker.metrics.average_precision import (
+    Curve,
+    Overlaps,
+    candidate_pairs,
+    count_matches,
+    greedy_match,
+    undefended_curve,
+)
 from objectseeker.metrics.image_set import ImageSet
-from objectseeker.metrics.matching import Overlaps, candidate_pairs, count_matches, greedy_match
 from objectseeker.metrics.settings import BASE_THRESHOLDS
 
 MAX_FALSE_ALERT_RATE = 0.05  # that thresholds are tuned to

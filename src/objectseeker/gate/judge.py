@@ -18,10 +18,10 @@ from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.gate.policy import Policy, Requirement, Unit, format_value
 from objectseeker.metrics import metric
 from objectseeker.metrics.confidence_intervals import NOTHING, ConfidenceInterval, additional_images, bootstrap_interval
 from objectseeker.metrics.metric import Metric, difference_interval
-from objectseeker.metrics.policy import Policy, Requirement, Unit, format_value
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, label_of, slice_selectors
 from objectseeker.metrics.tally import Tally
 from objectseeker.text import quote_plain

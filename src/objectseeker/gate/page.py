@@ -20,6 +20,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.images import load_image
 from objectseeker.gate.judge import FailureExample, GateResult, RequirementResult
+from objectseeker.gate.policy import format_value
 from objectseeker.gate.verdict_text import (
     MARKS,
     format_metric,
@@ -38,7 +39,6 @@ from objectseeker.inference.drawing import (
     draw_detections,
     with_legend,
 )
-from objectseeker.metrics.policy import format_value
 from objectseeker.report.page import to_jpeg
 from objectseeker.text import escape_invisible
 

@@ -26,7 +26,7 @@ from objectseeker.gate.judge import (
     required_threats,
     resolve_thresholds,
 )
-from objectseeker.metrics.policy import Policy, parse_policy
+from objectseeker.gate.policy import Policy, parse_policy
 from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.metrics.slices import NO_TAGS, tags_of_run
 from objectseeker.metrics.tally import Tally, TallyRequest, tally_images

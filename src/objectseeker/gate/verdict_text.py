@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from objectseeker.files.tables import to_markdown
 from objectseeker.gate.judge import GateResult, RequirementResult
-from objectseeker.metrics.policy import format_value
+from objectseeker.gate.policy import format_value
 from objectseeker.text import escape_invisible
 
 MARKS = {"pass": "pass", "fail": "FAIL", "undecided": "undecided", "refuted": "REFUTED"}

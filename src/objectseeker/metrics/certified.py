@@ -32,10 +32,10 @@ class ProofTable:
     A target is a counted object as one of the detector labels that map to its class.
     """
 
-    scene: ImageSet
+    image_set: ImageSet
     rule: PruningRule  # its proof_settings hold for the rows
     floor: float  # the lowest masked score that was considered
-    object: Ints  # of each target, ascending: a position in `scene.counted`
+    object: Ints  # of each target, ascending: a position in `image_set.counted`
     label: Ints  # of each target: the detector's; -1 where labels are ignored and none maps to its class
     first: Ints  # each target's first row, and the end of the last target
     target: Ints  # of each row
@@ -47,30 +47,30 @@ class ProofTable:
 
     def targets(self) -> tuple[Floats, Ints, Ints]:
         """The boxes of the targets' objects, and width and height of the image of each."""
-        truth, n = self.scene.truth, self.scene.counted[self.object]
+        truth, n = self.image_set.truth, self.image_set.counted[self.object]
         image = truth.image[n]
-        return truth.detections.xyxy[n], self.scene.width[image], self.scene.height[image]
+        return truth.detections.xyxy[n], self.image_set.width[image], self.image_set.height[image]
 
     def image_of(self, target: int) -> ObservedImage:
-        return self.scene.images[int(self.scene.truth.image[self.scene.counted[self.object[target]]])]
+        return self.image_set.images[int(self.image_set.truth.image[self.image_set.counted[self.object[target]]])]
 
     def rows_of(self, target: int) -> Ints:
         return np.arange(self.first[target], self.first[target + 1])
 
     def any_of(self, verdicts: Bools) -> Bools:
         """Verdicts (patches, targets) as verdicts (patches, counted objects)."""
-        return self.scene.vocabulary.any_label(verdicts, self.object, len(self.scene.counted))
+        return self.image_set.label_map.any_label(verdicts, self.object, len(self.image_set.counted))
 
 
-def build_proof_table(scene: ImageSet, rule: PruningRule, bound: Bound, *, floor: float = 0.0) -> ProofTable:
+def build_proof_table(image_set: ImageSet, rule: PruningRule, bound: Bound, *, floor: float = 0.0) -> ProofTable:
     """Build what every rule with the `proof_key` of `rule` needs, for masked scores of at least `floor`."""
     targets: list[tuple[Ints, Ints]] = []
     rows: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
-    columns = max(image.observation.masks.strip_indices.shape[1] for image in scene.images)
+    columns = max(image.observation.masks.strip_indices.shape[1] for image in image_set.images)
     objects = start = 0
-    for image in scene.images:
+    for image in image_set.images:
         observation, counted = image.observation, image.truth[~image.ignore]
-        truth, n = scene.vocabulary.map_to_detector(counted, classwise=rule.classwise)
+        truth, n = image_set.label_map.map_to_detector(counted, classwise=rule.classwise)
         score, masks = rule.discounted_scores(observation), observation.masks
         target, box, share = _proving(rule, observation, np.flatnonzero(score >= floor), truth, bound)
         strip = masks.strip_indices[observation.mask_index[box]]
@@ -82,7 +82,7 @@ def build_proof_table(scene: ImageSet, rule: PruningRule, bound: Bound, *, floor
     which, label = (np.concatenate(column) for column in zip(*targets, strict=True))
     of_row, box, share, score, side, line = (np.concatenate(column) for column in zip(*rows, strict=True))
     first = np.searchsorted(of_row, np.arange(start + 1))
-    return ProofTable(scene, rule, floor, which, label, first, of_row, box, share, score, side, line)
+    return ProofTable(image_set, rule, floor, which, label, first, of_row, box, share, score, side, line)
 
 
 def certified_objects(
@@ -118,21 +118,21 @@ def joint_certificates(
     proofs: ProofTable, rule: PruningRule, patch: Patch, *, certification_threshold: float | None = None
 ) -> list[JointCertificate]:
     """The joint certificate of every image, over its counted objects: see `core.joint`."""
-    (found,) = remaining_under(proofs, rule, [patch], certification_threshold=certification_threshold)
+    (found,) = joint_certificates_of(proofs, rule, [patch], certification_threshold=certification_threshold)
     return found
 
 
-def remaining_under(
+def joint_certificates_of(
     proofs: ProofTable, rule: PruningRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
 ) -> list[list[JointCertificate]]:
     """The same for several patches, one list each: what proves the objects is found once."""
     evidence = _evidence(proofs, rule, certification_threshold)
-    scene, checked = proofs.scene, [require_anywhere(patch) for patch in patches]
+    image_set, checked = proofs.image_set, [require_anywhere(patch) for patch in patches]
     truth, width, height = proofs.targets()
     visible = visible_area(truth, width, height) > 0
-    first = np.searchsorted(scene.truth.image[scene.counted], np.arange(len(scene.images) + 1))
+    first = np.searchsorted(image_set.truth.image[image_set.counted], np.arange(len(image_set.images) + 1))
     found: list[list[JointCertificate]] = [[] for _ in patches]
-    for image, start, end in zip(scene.images, first, first[1:], strict=False):
+    for image, start, end in zip(image_set.images, first, first[1:], strict=False):
         seen = image.observation
         of_object: list[list[ObjectProof]] = [[] for _ in range(start, end)]
         mine = slice(*np.searchsorted(proofs.object, [start, end]))
@@ -194,9 +194,9 @@ def _shares(rule: PruningRule, boxes: Detections, truth: Detections, bound: Boun
 
 def _only_halves(proofs: ProofTable) -> Bools:
     """Return whether the target's image was observed under half masks only."""
-    scene = proofs.scene
-    of_image = np.array([image.observation.masks.only_halves for image in scene.images], dtype=np.bool_)
-    return np.asarray(of_image[scene.truth.image[scene.counted[proofs.object]]])
+    image_set = proofs.image_set
+    of_image = np.array([image.observation.masks.only_halves for image in image_set.images], dtype=np.bool_)
+    return np.asarray(of_image[image_set.truth.image[image_set.counted[proofs.object]]])
 
 
 def _escape_lines(proofs: ProofTable, decisive: Bools) -> Ints:

@@ -30,10 +30,8 @@ from objectseeker.metrics.evaluation import (
     evaluation_metrics,
     format_with_interval,
 )
-from objectseeker.metrics.image_set import under
+from objectseeker.metrics.image_set import OnImage, restrict_images, split_images
 from objectseeker.metrics.metric import Metric, difference_interval
-from objectseeker.metrics.parallel import OnImage
-from objectseeker.metrics.sweeps import split
 from objectseeker.metrics.tally import Tally
 from objectseeker.metrics.tuning import SearchSpec, Trial, tune_images
 from objectseeker.runs.run import Run
@@ -200,7 +198,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 def _cross_tuned(
     name: str, run: Run, masks: Recipe | None, search: dict[str, Any], on_step: Callable[[], None]
 ) -> MeasuredRun:
-    images = run.images() if masks is None else under(run.images(), masks)
+    images = run.images() if masks is None else restrict_images(run.images(), masks)
     observing = run.manifest.observation_settings
     wanted = SearchSpec(mask_floor=observing.mask_floor, base_floor=observing.base_floor, losses=(), **search)
     found = cross_tune(images, run.label_map, wanted, on_trial=lambda _: on_step())
@@ -268,7 +266,7 @@ class CrossTuned:
         return [
             {
                 "settings": evaluation.settings.to_dict(),
-                "searched": trial.figures(),
+                "searched": trial.metrics(),
                 "held_out": evaluation.to_dict(),
             }
             for trial, evaluation in zip(self.searched, self.evaluations, strict=True)
@@ -291,7 +289,7 @@ def cross_tune(
     Raises:
         ObjectSeekerError: No rule keeps within the limits of the search on one of the halves.
     """
-    halves = split(len(images), 2, search.seed)
+    halves = split_images(len(images), 2, search.seed)
     evaluations, searched = [], []
     for half in (0, 1):
         tuning = tune_images(images, label_map, replace(search, half=half), on_trial=on_trial)
@@ -300,7 +298,7 @@ def cross_tune(
         if evaluation.defended.point is None:
             raise ObjectSeekerError(evaluation.defended.caveat() or "the held-out half has no such operating point")
         evaluations.append(evaluation)
-        searched.append(tuning.best.searched)
+        searched.append(tuning.best.search_split)
     first, second = evaluations
     order = np.argsort(np.concatenate([halves[1], halves[0]]))
     tally = Tally.concatenate([first.tally, second.tally]).of_images(order)

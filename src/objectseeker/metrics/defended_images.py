@@ -17,11 +17,10 @@ from objectseeker.core.joint import JointCertificate
 from objectseeker.core.observation import Observation
 from objectseeker.core.rules import IouRule, PruningRule, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel
+from objectseeker.metrics.average_precision import Curve, defended_curve
 from objectseeker.metrics.certified import ProofTable, build_proof_table, certified_objects, joint_certificates
-from objectseeker.metrics.curves import Curve, defended_curve
 from objectseeker.metrics.image_set import BoxTable, ImageSet
-from objectseeker.metrics.replay import PruneEveryImage, Replay, find_candidates
-from objectseeker.metrics.replay_iou import find_iou_candidates
+from objectseeker.metrics.replay import PruneEveryImage, Replay, find_candidates, find_iou_candidates
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 
 
@@ -59,13 +58,15 @@ class OperatingPoint:
 class DefendedImageSet:
     """A defended detector on an image set, for `settings` up to thresholds and power."""
 
-    scene: ImageSet
+    image_set: ImageSet
     settings: EvaluationSettings
     floor: float  # the lowest masked score any of the settings will use
 
     @classmethod
-    def of(cls, scene: ImageSet, settings: EvaluationSettings, *, floor: float | None = None) -> DefendedImageSet:
-        return cls(scene, settings, settings.floor if floor is None else min(floor, settings.floor))
+    def from_settings(
+        cls, image_set: ImageSet, settings: EvaluationSettings, *, floor: float | None = None
+    ) -> DefendedImageSet:
+        return cls(image_set, settings, settings.floor if floor is None else min(floor, settings.floor))
 
     @cached_property
     def replay(self) -> Replay:
@@ -75,7 +76,7 @@ class DefendedImageSet:
 
     @property
     def observations(self) -> list[Observation]:
-        return [image.observation for image in self.scene.images]
+        return [image.observation for image in self.image_set.images]
 
     @property
     def mask_floor(self) -> float:
@@ -91,18 +92,18 @@ class DefendedImageSet:
 
     @cached_property
     def proofs(self) -> ProofTable:
-        return build_proof_table(self.scene, self.settings.rule, self.settings.threat.bound, floor=self.floor)
+        return build_proof_table(self.image_set, self.settings.rule, self.settings.threat.bound, floor=self.floor)
 
     def curve(self, settings: EvaluationSettings, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
         return self._curve(base_thresholds, [settings.on_curve(score) for score in base_thresholds.tolist()])
 
-    def added(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
+    def recovered_boxes(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
         """Return each rule's additions to the base boxes of all images, in the detector's labels."""
         return self.replay.replay(rules)
 
-    def additions(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
+    def recovered_in_dataset(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
         """Return each rule's additions to the base boxes of all images, in the dataset's labels."""
-        return (boxes.in_dataset(self.scene.vocabulary) for boxes in self.added(rules))
+        return (boxes.map_to_dataset(self.image_set.label_map) for boxes in self.recovered_boxes(rules))
 
     def certified(
         self, rule: PruningRule, threat: ThreatModel, patches: list[Patch] | None = None
@@ -112,7 +113,7 @@ class DefendedImageSet:
             self.proofs, rule, patches or threat.patches(), certification_threshold=threat.certification_threshold
         )
 
-    def remaining(self, rule: PruningRule, threat: ThreatModel) -> list[JointCertificate]:
+    def jointly_certified(self, rule: PruningRule, threat: ThreatModel) -> list[JointCertificate]:
         """The joint certificate of every image against the patch of a threat, anywhere."""
         return joint_certificates(
             self.proofs, rule, threat.anywhere(), certification_threshold=threat.certification_threshold
@@ -132,13 +133,13 @@ class DefendedImageSet:
         return self._point(settings, settings.on_curve(float(curve.base_thresholds[row])), curve, row)
 
     def _curve(self, base_thresholds: Floats, rules: Iterable[PruningRule]) -> Curve:
-        return defended_curve(self.scene, base_thresholds, self.additions(rules))
+        return defended_curve(self.image_set, base_thresholds, self.recovered_in_dataset(rules))
 
     def _point(self, settings: EvaluationSettings, rule: PruningRule, curve: Curve, row: int) -> OperatingPoint:
-        certified, vacuous = (counted(self.scene, verdicts) for verdicts in self.certified(rule, settings.threat))
+        certified, vacuous = (counted(self.image_set, verdicts) for verdicts in self.certified(rule, settings.threat))
         recall = float(curve.clean_recall[row]), curve.recall[row]
         wrong = float(curve.fppi[row])
-        return OperatingPoint(rule, *recall, self.scene.objects_per_class, certified, vacuous, wrong)
+        return OperatingPoint(rule, *recall, self.image_set.objects_per_class, certified, vacuous, wrong)
 
 
 def _replay_evidence(images: DefendedImageSet) -> Replay:
@@ -153,7 +154,7 @@ def _replay_iou(images: DefendedImageSet) -> Replay:
     )
 
 
-# How pruning is replayed, by the kind of rule; rules of other kinds are replayed by `PruneEveryImage`.
+# How pruning is defended, by the kind of rule; rules of other kinds are defended by `PruneEveryImage`.
 REPLAYS: dict[str, Callable[[DefendedImageSet], Replay]] = {Rule.kind: _replay_evidence, IouRule.kind: _replay_iou}
 
 
@@ -168,9 +169,9 @@ def operating_row_of(settings: EvaluationSettings, curve: Curve) -> int | None:
     return curve.row_at_recall(asked)
 
 
-def counted(scene: ImageSet, verdicts: Bools) -> Ints:
+def counted(image_set: ImageSet, verdicts: Bools) -> Ints:
     """Verdicts (patches, counted objects) as counts (patches, classes)."""
-    label, classes = scene.truth.detections.label[scene.counted], len(scene.names)
+    label, classes = image_set.truth.detections.label[image_set.counted], len(image_set.names)
     return np.stack([np.bincount(label[holds], minlength=classes) for holds in verdicts])
 
 

@@ -20,12 +20,11 @@ from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.tables import per_image, percent, to_html
 from objectseeker.metrics import metric
+from objectseeker.metrics.average_precision import Curve
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
-from objectseeker.metrics.curves import Curve
 from objectseeker.metrics.defended_images import OperatingPoint, operating_row_of
-from objectseeker.metrics.image_set import nothing_counts
+from objectseeker.metrics.image_set import OnImage, default_process_count, nothing_counts
 from objectseeker.metrics.metric import Metric
-from objectseeker.metrics.parallel import OnImage, default_process_count
 from objectseeker.metrics.settings import BASE_THRESHOLDS, OPERATING_POINT_KEYS, EvaluationSettings, describe_fppi
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, SliceMetrics, measure_slices
 from objectseeker.metrics.tally import MAX_TALLIED_IMAGES, RunTally, Tally, TallyRequest, tally_images

@@ -22,8 +22,8 @@ import numpy as np
 
 from objectseeker.core.boxes import Floats
 from objectseeker.core.threats import PatchLocation, ThreatModel
+from objectseeker.metrics.average_precision import Curve, CurveTally, macro_mean, percent, ratio
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval, bootstrap_interval, exact_interval
-from objectseeker.metrics.curves import Curve, CurveTally, macro_mean, percent, ratio
 from objectseeker.metrics.settings import BASE_THRESHOLDS
 from objectseeker.metrics.tally import SampledTally, Tally
 

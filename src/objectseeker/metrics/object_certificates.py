@@ -21,7 +21,7 @@ from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatMode
 from objectseeker.defense import Defense
 from objectseeker.runs.run import Run
 
-ObjectIs = Literal["labeled", "output"]  # by the dataset, or by the defended detector
+ObjectSource = Literal["labeled", "output"]  # by the dataset, or by the defended detector
 
 ATTACKED_ALREADY = "an image that is already attacked may hide objects that are not among its boxes"
 
@@ -46,7 +46,7 @@ class ObjectCertificate:
     detector_class: str | None
     largest_square: int
     safe_lines: tuple[int, ...]
-    object_source: ObjectIs = "labeled"
+    object_source: ObjectSource = "labeled"
     score: float | None = None
 
     @property
@@ -81,12 +81,12 @@ class ObjectCertificate:
 
 
 def certify_images(
-    images: Iterable[ObservedImage], vocabulary: LabelMap, rule: PruningRule, threat: ThreatModel
+    images: Iterable[ObservedImage], label_map: LabelMap, rule: PruningRule, threat: ThreatModel
 ) -> Iterator[list[ObjectCertificate]]:
     """For every image, one row per object: its verdicts, safe_lines lines and largest certified square."""
     for image in images:
-        targets, object_of = vocabulary.map_to_detector(image.truth, classwise=rule.classwise)
-        yield _rows(image, vocabulary, targets, object_of, rule, threat)
+        targets, object_of = label_map.map_to_detector(image.truth, classwise=rule.classwise)
+        yield _rows(image, label_map, targets, object_of, rule, threat)
 
 
 def certify_run(
@@ -109,11 +109,11 @@ def certify_run(
 
 
 def certify_output_boxes(
-    images: Iterable[ObservedImage], vocabulary: LabelMap, rule: PruningRule, threat: ThreatModel
+    images: Iterable[ObservedImage], label_map: LabelMap, rule: PruningRule, threat: ThreatModel
 ) -> Iterator[list[ObjectCertificate]]:
     """Certify images without annotations: one row per output box of the defended detector."""
     for image in (with_outputs_as_objects(one, rule) for one in images):
-        rows = _rows(image, vocabulary, image.truth, np.arange(len(image.truth)), rule, threat)
+        rows = _rows(image, label_map, image.truth, np.arange(len(image.truth)), rule, threat)
         scores = image.truth.score.tolist()
         yield [replace(row, object_source="output", score=score) for row, score in zip(rows, scores, strict=True)]
 
@@ -127,7 +127,7 @@ def with_outputs_as_objects(image: ObservedImage, rule: PruningRule) -> Observed
 
 def _rows(
     image: ObservedImage,
-    vocabulary: LabelMap,
+    label_map: LabelMap,
     targets: Detections,
     object_of: Ints,
     rule: PruningRule,
@@ -143,7 +143,7 @@ def _rows(
 
     def name_of(target: int) -> str:
         label = int(targets.label[target])  # -1 where labels are ignored and none maps to the class
-        return name_of_label(vocabulary.detector_names, label) if label >= 0 else "any class"
+        return name_of_label(label_map.detector_names, label) if label >= 0 else "any class"
 
     def row_of(n: int) -> ObjectCertificate:
         mine = range(first[n], first[n + 1])
@@ -156,7 +156,7 @@ def _rows(
         return ObjectCertificate(
             image=image.id,
             number=n,
-            class_name=name_of_label(vocabulary.dataset_names, int(image.truth.label[n])),
+            class_name=name_of_label(label_map.dataset_names, int(image.truth.label[n])),
             box=tuple(image.truth.xyxy[n].tolist()),
             ignored=bool(image.ignore[n]),
             certified_as=certified_as,

@@ -24,10 +24,8 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, subrecipes
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.metrics.image_set import ImageSet, under
-from objectseeker.metrics.parallel import SPAWN, process_pool
+from objectseeker.metrics.image_set import SPAWN, ImageSet, process_pool, restrict_images, split_images
 from objectseeker.metrics.settings import EvaluationSettings
-from objectseeker.metrics.sweeps import split
 from objectseeker.metrics.tuning import (
     NO_GAIN,
     RuleKind,
@@ -63,7 +61,7 @@ class RecipeCandidate:
     """A recipe, and the most passes that it needs for an image of the run."""
 
     recipe: Recipe
-    passes: int
+    forward_passes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +70,21 @@ class RecipeTrial:
 
     candidate: RecipeCandidate
     settings: EvaluationSettings
-    loss: float
+    ap_loss: float
     gain: float  # mean certified recall; NO_GAIN if nothing on the line keeps the loss and reaches the clean recall
 
     @property
     def rank(self) -> tuple[float, ...]:
         """The best first; of those without a gain the ones that lose least."""
-        return (0, -self.gain, self.candidate.passes) if self.gain > NO_GAIN else (1, self.loss, 0)
+        return (0, -self.gain, self.candidate.forward_passes) if self.gain > NO_GAIN else (1, self.ap_loss, 0)
 
     def to_dict(self) -> dict[str, Any]:
         gain = None if self.gain == NO_GAIN else self.gain
         return {
             "masks": str(self.candidate.recipe),
-            "passes": self.candidate.passes,
-            "ap50_loss": self.loss,
-            "certified_mean": gain,
+            "forward_passes": self.candidate.forward_passes,
+            "ap50_loss": self.ap_loss,
+            "mean_certified_recall": gain,
         }
 
 
@@ -103,12 +101,16 @@ class RecipeChoice:
         return self.tuning.best
 
     @property
-    def family(self) -> RuleKind:
-        return self.best.searched.family
+    def kind(self) -> RuleKind:
+        return self.best.search_split.kind
 
     def to_dict(self) -> dict[str, Any]:
-        found = {"budget": self.budget, "masks": str(self.candidate.recipe), "passes": self.candidate.passes}
-        return found | {"rule": self.family} | self.best.to_dict()
+        found = {
+            "budget": self.budget,
+            "masks": str(self.candidate.recipe),
+            "forward_passes": self.candidate.forward_passes,
+        }
+        return found | {"rule": self.kind} | self.best.to_dict()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,13 +120,13 @@ class RecipeSearchResult:
     search: SearchSpec
     chosen: tuple[RecipeChoice, ...]
     tried: tuple[RecipeTrial, ...]
-    remarks: tuple[str, ...]
+    caveats: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "budgets": [one.to_dict() for one in self.chosen],
             "recipes": [one.to_dict() for one in self.tried],
-            "remarks": list(self.remarks),
+            "caveats": list(self.caveats),
         }
 
 
@@ -145,9 +147,9 @@ def search_recipes(
     images, report = list(run.images()), on_progress or (lambda what, done, total: None)
     allowed = sorted({require_count(budget, "passes") for budget in budgets})
     candidates = within_budget(_among(run.manifest.observation_settings.masks, recipes), images, allowed)
-    scene = ImageSet.of(images, run.label_map)
-    halves = [scene.subset(index) for index in split(len(images), 2, search.seed)]
-    search, remarks = relax_target(replace(search, losses=()), halves)
+    image_set = ImageSet.from_images(images, run.label_map)
+    halves = [image_set.subset(index) for index in split_images(len(images), 2, search.seed)]
+    search, caveats = relax_target(replace(search, losses=()), halves)
     with open_executor(run, images, search, processes) as executor:
         tried = executor.each(
             RecipeSearcher.try_out, candidates, lambda done, _: report("recipes tried", done, len(candidates))
@@ -161,16 +163,16 @@ def search_recipes(
     tunings = {one: tuning for one, tuning in searched if isinstance(tuning, TuningResult)}
     chosen, missing = [], []
     for budget in allowed:
-        fit = {one: tuning for one, tuning in tunings.items() if one.passes <= budget}
+        fit = {one: tuning for one, tuning in tunings.items() if one.forward_passes <= budget}
         if fit:
-            best = max(fit, key=lambda one: (fit[one].best.searched.gain, -one.passes))
+            best = max(fit, key=lambda one: (fit[one].best.search_split.gain, -one.forward_passes))
             chosen.append(RecipeChoice(budget, best, fit[best]))
         else:
-            why = next(str(why) for one, why in searched if one.passes <= budget)
+            why = next(str(why) for one, why in searched if one.forward_passes <= budget)
             missing.append(f"at most {budget} passes: {why}")
     if not chosen:
         raise ObjectSeekerError(missing[-1])
-    return RecipeSearchResult(search, tuple(chosen), tuple(tried), (*remarks, *missing))
+    return RecipeSearchResult(search, tuple(chosen), tuple(tried), (*caveats, *missing))
 
 
 def _among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
@@ -195,22 +197,22 @@ def within_budget(
         made = [recipe.masks(*size).removed for size in sizes]
         same = tuple(frozenset(one.tobytes() for one in removed) for removed in made)
         found.setdefault(same, RecipeCandidate(recipe, 1 + max(map(len, made))))
-    fewest = min(found.values(), key=lambda one: one.passes)
-    if fewest.passes > min(budgets):
+    fewest = min(found.values(), key=lambda one: one.forward_passes)
+    if fewest.forward_passes > min(budgets):
         raise ObjectSeekerError(
-            f"none of these masks needs at most {min(budgets)} passes on every image: the fewest are {fewest.passes}, "
-            f"with {fewest.recipe}"
+            f"none of these masks needs at most {min(budgets)} passes on every image: the fewest are "
+            f"{fewest.forward_passes}, with {fewest.recipe}"
         )
-    return [one for one in found.values() if one.passes <= max(budgets)]
+    return [one for one in found.values() if one.forward_passes <= max(budgets)]
 
 
 def _finalists(tried: Sequence[RecipeTrial], budgets: Sequence[int]) -> list[RecipeTrial]:
     """The best of every budget, those of all budgets together; the ones that take longest first."""
     wanted: dict[RecipeCandidate, RecipeTrial] = {}
     for budget in budgets:
-        best, *others = [one for one in tried if one.candidate.passes <= budget][:SEARCHED]
+        best, *others = [one for one in tried if one.candidate.forward_passes <= budget][:SEARCHED]
         wanted |= {one.candidate: one for one in (best, *others) if one.gain >= best.gain - CLOSE}
-    return sorted(wanted.values(), key=lambda one: (-one.candidate.passes, str(one.candidate.recipe)))
+    return sorted(wanted.values(), key=lambda one: (-one.candidate.forward_passes, str(one.candidate.recipe)))
 
 
 class RecipeSearcher:
@@ -219,16 +221,16 @@ class RecipeSearcher:
     def __init__(
         self,
         images: Sequence[ObservedImage],
-        vocabulary: LabelMap,
+        label_map: LabelMap,
         search: SearchSpec,
         on_setting: Callable[[object], None] | None = None,
     ) -> None:
-        self._images, self._vocabulary, self._search, self._on_setting = images, vocabulary, search, on_setting
+        self._images, self._vocabulary, self._search, self._on_setting = images, label_map, search, on_setting
 
     def try_out(self, candidate: RecipeCandidate) -> RecipeTrial:
         """Along the line of settings: the boldest within the loss, if bolder ones lose more."""
-        seen = ImageSet.of(under(self._images, candidate.recipe), self._vocabulary).subset(
-            split(len(self._images), 2, self._search.seed)[self._search.half]
+        seen = ImageSet.from_images(restrict_images(self._images, candidate.recipe), self._vocabulary).subset(
+            split_images(len(self._images), 2, self._search.seed)[self._search.half]
         )
         bench, careful, bold = SettingsScorer(seen, self._search), CAREFUL, max(BOLD, self._search.mask_floor)
         for _ in range(HALVINGS):
@@ -238,14 +240,16 @@ class RecipeSearcher:
             else:
                 bold = middle
         best = bench.coarse(settings_at_alpha(self._search, careful))
-        kept = best.loss <= self._search.max_ap_loss
-        return RecipeTrial(candidate, best.settings, best.loss, best.gain if kept else NO_GAIN)
+        kept = best.ap_loss <= self._search.max_ap_loss
+        return RecipeTrial(candidate, best.settings, best.ap_loss, best.gain if kept else NO_GAIN)
 
     def search_all(self, tried: RecipeTrial) -> TuningResult | str:
         """What `tune` finds, which begins with what the line gave; or why it finds nothing."""
         recipe, search = tried.candidate.recipe, replace(self._search, starts=(tried.settings,))
         try:
-            found = tune_images(under(self._images, recipe), self._vocabulary, search, on_trial=self._on_setting)
+            found = tune_images(
+                restrict_images(self._images, recipe), self._vocabulary, search, on_trial=self._on_setting
+            )
         except ObjectSeekerError as error:
             return f"{recipe}: {error}"
         return replace(found, trials=())  # large, and of no use to anybody who waits for it
@@ -253,9 +257,9 @@ class RecipeSearcher:
 
 def settings_at_alpha(search: SearchSpec, alpha: float) -> EvaluationSettings:
     """The settings of the line at this alpha."""
-    family: RuleKind = "evidence" if "evidence" in search.families else "paper"
-    start, beta = search.choices_of(family).start(search.settings()), BETA_SHARE * alpha
-    low = (LOW_SHARE * alpha, LOW_SHARE * beta) if family == "evidence" else None
+    kind: RuleKind = "evidence" if "evidence" in search.rule_kinds else "paper"
+    start, beta = search.choices_of(kind).start(search.settings()), BETA_SHARE * alpha
+    low = (LOW_SHARE * alpha, LOW_SHARE * beta) if kind == "evidence" else None
     return with_scores(start, search.mask_floor, alpha, beta, low, POWER)
 
 

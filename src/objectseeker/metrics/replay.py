@@ -1,17 +1,17 @@
-"""Inference from stored boxes, at many settings of one rule, for all images at once.
+"""Pruning replayed from stored boxes, at many settings of one rule, for all images at once.
 
-`Rule.prune` run anew for every image and every base_threshold would spend its time on what does not change: which base
-box
-explains a masked box, and which masked boxes are neighbors. Both are found once. A setting then decides which masked
-boxes are alive (they carry evidence and nothing explains them), and only images where that changed are clustered again.
-The outcome is that of `Rule.prune`, bit for bit, in the detector's labels.
+`prune`, rerun for every image and every base threshold, would spend its time on what does not change: which base box
+filters a masked box, and which masked boxes are neighbors (IoU rule: which base box repeats a masked box, and which
+masked boxes suppress each other). Both are computed once. A setting then decides which masked boxes are alive (they
+carry evidence and nothing filters them), and only images where that changed are clustered again. The result is that of
+`prune`, bit for bit, in the detector's labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa, row_bl
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import are_neighbors, cluster_evidence, clusters, unionize
 from objectseeker.core.rules import PruningRule, Rule
+from objectseeker.core.rules.iou import IouRule, nms_survivors, non_overlapping
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.image_set import BoxTable
 
@@ -49,7 +50,7 @@ NO_BASE = -1.0  # the score of the base box that explains a masked box which non
 
 # Pairs of boxes whose links are kept, a bit each: half a gigabyte. Whoever draws boxes chooses how many there are, so
 # images for which there is no room left are clustered anew at every setting: slower, and the same clusters.
-MOST_LINKS = 2**32
+MAX_LINKS = 2**32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +94,7 @@ def find_candidates(
     boxes: list[Detections] = []
     explained: list[Floats] = []
     linked: list[list[int] | None] = []
-    room = MOST_LINKS
+    room = MAX_LINKS
     for number, observation in enumerate(observations):
         score, masked = rule.discounted_scores(observation), observation.all_masked
         looked_at = score >= floor
@@ -232,3 +233,104 @@ def _check(rule: PruningRule, candidates: PruningCandidates) -> None:
         raise ObjectSeekerError(
             f"masked boxes must count from a score of {needed!r} on, not from {rule.min_mask_score!r}"
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IouCandidates:
+    """The masked boxes that can be output at some base_threshold, per image: clear ones, and `others`."""
+
+    boxes: BoxTable
+    repeated: Floats  # the highest score of a base box that repeats the box: it is dropped up to that base_threshold
+    by_score: list[Ints]  # for every image its boxes, best first
+    same: list[list[int] | None]  # in that order, which boxes each one suppresses: bit i is the i-th best; if kept
+    first: list[int]  # each image's first box, and the end of the last image
+    others: PruningCandidates
+    rule: IouRule  # its filter_iou and classwise hold for the candidates
+
+    def replay(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
+        return replay_iou(self, cast("Iterable[IouRule]", rules))
+
+    def unsuppressed(self, image: int, alive: Bools) -> Ints:
+        """`iou_variant.unsuppressed` among the boxes alive of one image."""
+        order, same = self.by_score[image], self.same[image]
+        if same is None:
+            members = np.flatnonzero(alive)
+            boxes = self.boxes.detections[self.first[image] + members]
+            return np.asarray(
+                members[nms_survivors(boxes.score, lambda i: self.rule.are_duplicates(boxes[i], boxes)[0])]
+            )
+        left = int.from_bytes(np.packbits(alive[order], bitorder="little").tobytes(), "little")
+        best = []
+        while left:
+            lowest = left & -left
+            best.append(lowest.bit_length() - 1)
+            left &= ~(same[best[-1]] | lowest)
+        return np.asarray(order[best])
+
+
+def find_iou_candidates(
+    observations: Sequence[Observation], rule: IouRule, floor: float, *, mask_floor: float, reach: float = 0.0
+) -> IouCandidates:
+    """Find the candidates of the IoU variant; clear boxes with scores of at least `mask_floor` count."""
+    clear = [non_overlapping(seen.all_masked.xyxy, seen.mask_index, seen.masks) for seen in observations]
+    parts: list[Detections] = []
+    repeated: list[Floats] = []
+    by_score: list[Ints] = []
+    same: list[list[int] | None] = []
+    room = MAX_LINKS // 2
+    for seen, flags in zip(observations, clear, strict=True):
+        boxes = seen.all_masked[flags].with_min_score(mask_floor)
+        best = _repeating_score(rule, boxes, seen.base)
+        kept = best < np.maximum(boxes.score, reach)  # as in `Candidates`
+        boxes = boxes[kept]
+        order = np.argsort(-boxes.score, kind="stable")
+        parts.append(boxes)
+        repeated.append(best[kept])
+        by_score.append(order)
+        links = len(boxes) ** 2
+        same.append(_suppressing(rule, boxes[order]) if links <= room else None)
+        room -= links if links <= room else 0
+    return IouCandidates(
+        boxes=BoxTable.concatenate(parts),
+        repeated=np.concatenate(repeated),
+        by_score=by_score,
+        same=same,
+        first=[0, *np.cumsum([len(boxes) for boxes in parts]).tolist()],
+        others=find_candidates(observations, rule.ioa_rule, floor, reach=reach, among=[~flags for flags in clear]),
+        rule=rule,
+    )
+
+
+def _repeating_score(rule: IouRule, boxes: Detections, base: Detections) -> Floats:
+    """For every box the highest score of a base box that repeats it."""
+    best = np.full(len(boxes), NO_BASE)
+    for some in row_blocks(len(boxes), len(base)):
+        same = rule.are_duplicates(boxes[some], base)
+        best[some] = np.where(same, base.score[None], NO_BASE).max(axis=1, initial=NO_BASE)
+    return best
+
+
+def _suppressing(rule: IouRule, boxes: Detections) -> list[int]:
+    """Return the boxes that each one suppresses, as the bits of one number."""
+    return [
+        row for some in row_blocks(len(boxes), len(boxes)) for row in as_bits(rule.are_duplicates(boxes[some], boxes))
+    ]
+
+
+def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[BoxTable]:
+    """Return each rule's additions to the base boxes of all images: clear boxes, then hulls of others."""
+    rules = list(rules)
+    boxes, score = candidates.boxes, candidates.boxes.detections.score
+    before, output = np.zeros((2, len(boxes)), dtype=np.bool_)
+    for rule, hulls in zip(rules, replay_pruning(candidates.others, [rule.ioa_rule for rule in rules]), strict=True):
+        if rule.filter_iou != candidates.rule.filter_iou:
+            raise ObjectSeekerError(
+                f"the candidates were found for filter_iou={candidates.rule.filter_iou!r}, not {rule!r}"
+            )
+        alive = (score >= rule.ioa_rule.mask_threshold) & (candidates.repeated < rule.base_threshold)
+        for image in np.unique(boxes.image[alive != before]).tolist():
+            start, end = candidates.first[image : image + 2]
+            output[start:end] = False
+            output[start + candidates.unsuppressed(image, alive[start:end])] = True
+        before = alive
+        yield boxes.select(output).followed_by(hulls)

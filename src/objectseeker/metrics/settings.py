@@ -58,7 +58,9 @@ class EvaluationSettings:
             )
 
     @classmethod
-    def along(cls, follow: ThresholdSchedule, like: PruningRule | None = None, **others: Any) -> EvaluationSettings:
+    def from_schedule(
+        cls, follow: ThresholdSchedule, like: PruningRule | None = None, **others: Any
+    ) -> EvaluationSettings:
         """Settings whose rule is the one on the curve at its base_threshold; all but scores is as in `like`."""
         like = Rule() if like is None else like
         return cls(rule=follow.rule(like, like.base_threshold), threshold_schedule=follow, **others)
@@ -92,7 +94,7 @@ class EvaluationSettings:
         """Another rule: these settings changed, scores aside."""
         return replace(self, rule=self.rule.with_settings(**changes))
 
-    def following(self, **changes: Any) -> EvaluationSettings:
+    def with_schedule(self, **changes: Any) -> EvaluationSettings:
         """Scores that follow base_threshold in another way, those of the rule itself included."""
         follow = replace(self.threshold_schedule, **changes)
         return replace(self, threshold_schedule=follow, rule=follow.rule(self.rule, self.rule.base_threshold))
@@ -107,7 +109,7 @@ class EvaluationSettings:
         """The same without regard to labels."""
         return self.with_rule(classwise=False)
 
-    def by_iou(self) -> EvaluationSettings:
+    def iou_variant(self) -> EvaluationSettings:
         """The IoU variant of the same rule, at its own threshold."""
         if self.rule.overlap == "iou":
             return self

@@ -14,22 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.core.boxes import Ints
 from objectseeker.core.certification import visible_area
 from objectseeker.core.observation import keep_lines
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.metrics.certified import remaining_under
-from objectseeker.metrics.curves import Curve, undefended_curve, unpruned_curve
+from objectseeker.metrics.average_precision import Curve, undefended_curve, unpruned_curve
+from objectseeker.metrics.certified import joint_certificates_of
 from objectseeker.metrics.defended_images import DefendedImageSet, counted, shares
 from objectseeker.metrics.evaluation import DefendedOutcome
-from objectseeker.metrics.image_set import ImageSet
+from objectseeker.metrics.image_set import ImageSet, split_images
 from objectseeker.metrics.settings import EvaluationSettings
 
 PATCH_AREAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PATCH_ASPECTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0)
 THRESHOLDS = tuple(t / 10 for t in range(10))
-FPPI = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # an image
+FPPI_LEVELS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # an image
 SIZE_BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 
 
@@ -104,38 +103,38 @@ class PrecisionRecall:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def by_clean_recall(scene: ImageSet, settings: EvaluationSettings, recalls: Iterable[float]) -> list[SweepPoint]:
+def by_clean_recall(image_set: ImageSet, settings: EvaluationSettings, recalls: Iterable[float]) -> list[SweepPoint]:
     """Certified recall against the clean recall it is measured at."""
-    replayed = DefendedImageSet.of(scene, settings)
-    curve = replayed.curve(settings)
+    defended = DefendedImageSet.from_settings(image_set, settings)
+    curve = defended.curve(settings)
     return [
         SweepPoint(
             name="asked_clean_recall",
             value=100 * recall,
-            outcome=_outcome(settings.at_clean_recall(recall), replayed, curve=curve),
+            outcome=_outcome(settings.at_clean_recall(recall), defended, curve=curve),
         )
         for recall in recalls
     ]
 
 
-def by_fppi(scene: ImageSet, settings: EvaluationSettings, most: Iterable[float] = FPPI) -> list[SweepPoint]:
+def by_fppi(image_set: ImageSet, settings: EvaluationSettings, most: Iterable[float] = FPPI_LEVELS) -> list[SweepPoint]:
     """Certified recall against how many wrong boxes an image may have, and the undefended recall with as many."""
-    replayed, undefended = DefendedImageSet.of(scene, settings), undefended_curve(scene)
-    curve, steps = replayed.curve(settings), []
+    defended, undefended = DefendedImageSet.from_settings(image_set, settings), undefended_curve(image_set)
+    curve, steps = defended.curve(settings), []
     for one in most:
         row = undefended.row_at_fppi(one, settings.base_floor)
         steps.append(
             SweepPoint(
                 name="asked_fppi",
                 value=one,
-                outcome=_outcome(settings.at_fppi(one), replayed, curve=curve),
+                outcome=_outcome(settings.at_fppi(one), defended, curve=curve),
                 reference={"undefended_clean_recall": None if row is None else float(undefended.clean_recall[row])},
             )
         )
     return steps
 
 
-def by_lines(scene: ImageSet, settings: EvaluationSettings, ks: Iterable[int]) -> list[SweepPoint]:
+def by_lines(image_set: ImageSet, settings: EvaluationSettings, ks: Iterable[int]) -> list[SweepPoint]:
     """The effect, and with `forward_passes` the cost, of the number of lines per axis.
 
     The lines are every n-th of the stored ones. They are not those of Halves(k), so no detector can be deployed with
@@ -143,42 +142,42 @@ def by_lines(scene: ImageSet, settings: EvaluationSettings, ks: Iterable[int]) -
     """
     steps = []
     for k in ks:
-        of_k = with_lines(scene, k)
+        of_k = with_lines(image_set, k)
         masks = max(len(image.observation.masks) for image in of_k.images)  # an image of few pixels has fewer
         steps.append(SweepPoint(name="k", value=k, forward_passes=1 + masks, outcome=measured(of_k, settings)))
     return steps
 
 
-def by_alpha(scene: ImageSet, settings: EvaluationSettings, alphas: Iterable[float]) -> list[SweepPoint]:
+def by_alpha(image_set: ImageSet, settings: EvaluationSettings, alphas: Iterable[float]) -> list[SweepPoint]:
     """The effect of the lowest mask_threshold."""
-    return _by_follow(scene, settings, "alpha", alphas)
+    return _by_follow(image_set, settings, "alpha", alphas)
 
 
-def by_beta(scene: ImageSet, settings: EvaluationSettings, betas: Iterable[float]) -> list[SweepPoint]:
+def by_beta(image_set: ImageSet, settings: EvaluationSettings, betas: Iterable[float]) -> list[SweepPoint]:
     """The effect of how far mask_threshold rises above base_threshold."""
-    return _by_follow(scene, settings, "beta", betas)
+    return _by_follow(image_set, settings, "beta", betas)
 
 
-def by_filter_ioa(scene: ImageSet, settings: EvaluationSettings, filter_ioas: Iterable[float]) -> list[SweepPoint]:
+def by_filter_ioa(image_set: ImageSet, settings: EvaluationSettings, filter_ioas: Iterable[float]) -> list[SweepPoint]:
     """The effect of how much of a masked box a base box must cover to explain it."""
     return [
-        SweepPoint(name="filter_ioa", value=ioa, outcome=measured(scene, settings.with_rule(filter_ioa=ioa)))
+        SweepPoint(name="filter_ioa", value=ioa, outcome=measured(image_set, settings.with_rule(filter_ioa=ioa)))
         for ioa in filter_ioas
     ]
 
 
 def by_threshold(
-    scene: ImageSet, settings: EvaluationSettings, thresholds: Iterable[float] = THRESHOLDS
+    image_set: ImageSet, settings: EvaluationSettings, thresholds: Iterable[float] = THRESHOLDS
 ) -> list[SweepPoint]:
     """Certified recall against T, what must stay covered of the object; the detector is the same for all."""
-    replayed = DefendedImageSet.of(scene, settings)
-    curve = replayed.curve(settings)
+    defended = DefendedImageSet.from_settings(image_set, settings)
+    curve = defended.curve(settings)
     return [
         SweepPoint(
             name="certification_threshold",
             value=t,
             outcome=_outcome(
-                replace(settings, threat=replace(settings.threat, certification_threshold=t)), replayed, curve=curve
+                replace(settings, threat=replace(settings.threat, certification_threshold=t)), defended, curve=curve
             ),
         )
         for t in thresholds
@@ -196,7 +195,7 @@ def mean_over_thresholds(steps: Sequence[SweepPoint]) -> dict[PatchLocation, flo
 
 
 def by_patch_area(
-    scene: ImageSet, settings: EvaluationSettings, areas: Sequence[float] = PATCH_AREAS, *, ks: Sequence[int] = ()
+    image_set: ImageSet, settings: EvaluationSettings, areas: Sequence[float] = PATCH_AREAS, *, ks: Sequence[int] = ()
 ) -> list[SweepPoint]:
     """Certified recall against the patch's share of the image, for several numbers of lines (see `by_lines`).
 
@@ -206,7 +205,7 @@ def by_patch_area(
     steps = []
     for k in ks or (None,):
         jointly = k is None or k == max(ks)
-        outcomes = _by_patch(scene if k is None else with_lines(scene, k), settings, shapes, jointly=jointly)
+        outcomes = _by_patch(image_set if k is None else with_lines(image_set, k), settings, shapes, jointly=jointly)
         steps += [
             SweepPoint(
                 name="patch_area",
@@ -221,26 +220,28 @@ def by_patch_area(
 
 
 def by_patch_aspect(
-    scene: ImageSet, settings: EvaluationSettings, aspects: Sequence[float] = PATCH_ASPECTS
+    image_set: ImageSet, settings: EvaluationSettings, aspects: Sequence[float] = PATCH_ASPECTS
 ) -> list[SweepPoint]:
     """Certified recall against the patch's width divided by its height, at equal area."""
-    outcomes = _by_patch(scene, settings, [(settings.threat.area, aspect) for aspect in aspects])
+    outcomes = _by_patch(image_set, settings, [(settings.threat.area, aspect) for aspect in aspects])
     return [
         SweepPoint(name="patch_aspect", value=aspect, outcome=outcome)
         for aspect, outcome in zip(aspects, outcomes, strict=True)
     ]
 
 
-def by_object_size(scene: ImageSet, settings: EvaluationSettings, bins: Sequence[float] = SIZE_BINS) -> list[SizeBin]:
+def by_object_size(
+    image_set: ImageSet, settings: EvaluationSettings, bins: Sequence[float] = SIZE_BINS
+) -> list[SizeBin]:
     """How many objects take which share of their image, and how many of those are certified."""
     if len(bins) < 2 or list(bins) != sorted(set(bins)):
         raise ObjectSeekerError(f"size bins must be at least two ascending limits, got {list(bins)}")
-    replayed = DefendedImageSet.of(scene, settings)
-    point = _outcome(settings, replayed).point
-    verdicts = None if point is None else replayed.certified(point.rule, settings.threat)
-    image = scene.truth.image[scene.counted]
-    width, height = scene.width[image], scene.height[image]
-    share = visible_area(scene.truth.detections.xyxy[scene.counted], width, height) / (width * height)
+    defended = DefendedImageSet.from_settings(image_set, settings)
+    point = _outcome(settings, defended).point
+    verdicts = None if point is None else defended.certified(point.rule, settings.threat)
+    image = image_set.truth.image[image_set.counted]
+    width, height = image_set.width[image], image_set.height[image]
+    share = visible_area(image_set.truth.detections.xyxy[image_set.counted], width, height) / (width * height)
     rows = []
     for low, high in pairwise(bins):
         mine = (share > low) & (share <= high)
@@ -252,23 +253,25 @@ def by_object_size(scene: ImageSet, settings: EvaluationSettings, bins: Sequence
     return rows
 
 
-def by_split(scene: ImageSet, settings: EvaluationSettings, *, splits: int = 2, seed: int = 0) -> list[Part]:
+def by_split(image_set: ImageSet, settings: EvaluationSettings, *, splits: int = 2, seed: int = 0) -> list[Part]:
     """The same measurement on disjoint random parts of the images: how much of a difference is chance."""
-    parts = [scene.subset(index) for index in split(len(scene.images), require_count(splits, "splits"), seed)]
+    parts = [
+        image_set.subset(index) for index in split_images(len(image_set.images), require_count(splits, "splits"), seed)
+    ]
     return [
         Part(number, len(part.images), len(part.counted), undefended_curve(part).mean_ap50, measured(part, settings))
         for number, part in enumerate(parts)
     ]
 
 
-def precision_recall(scene: ImageSet, settings: EvaluationSettings) -> list[PrecisionRecall]:
+def precision_recall(image_set: ImageSet, settings: EvaluationSettings) -> list[PrecisionRecall]:
     """Precision and recall over all boxes at every base_threshold: undefended, defended, and defended without
     pruning."""
     rows = []
     for detector, curve in (
-        ("undefended", undefended_curve(scene)),
-        ("defended", DefendedImageSet.of(scene, settings).curve(settings)),
-        ("without pruning", unpruned_curve(scene, settings)),
+        ("undefended", undefended_curve(image_set)),
+        ("defended", DefendedImageSet.from_settings(image_set, settings).curve(settings)),
+        ("without pruning", unpruned_curve(image_set, settings)),
     ):
         right, boxes = curve.true_positives.sum(axis=1), (curve.true_positives + curve.false_positives).sum(axis=1)
         rows += [
@@ -276,7 +279,7 @@ def precision_recall(scene: ImageSet, settings: EvaluationSettings) -> list[Prec
                 detector=detector,
                 base_threshold=float(curve.base_thresholds[i]),
                 precision=100 * float(right[i] / boxes[i]) if boxes[i] else None,
-                recall=100 * float(right[i] / len(scene.counted)),
+                recall=100 * float(right[i] / len(image_set.counted)),
                 clean_recall=float(curve.clean_recall[i]),
             )
             for i in range(len(curve.base_thresholds))
@@ -284,55 +287,51 @@ def precision_recall(scene: ImageSet, settings: EvaluationSettings) -> list[Prec
     return rows
 
 
-def measured(scene: ImageSet, settings: EvaluationSettings) -> DefendedOutcome:
-    return _outcome(settings, DefendedImageSet.of(scene, settings))
+def measured(image_set: ImageSet, settings: EvaluationSettings) -> DefendedOutcome:
+    return _outcome(settings, DefendedImageSet.from_settings(image_set, settings))
 
 
-def with_lines(scene: ImageSet, k: int) -> ImageSet:
-    """The scene as observed under `k` of the stored lines per axis."""
-    images = [replace(image, observation=keep_lines(image.observation, k)) for image in scene.images]
-    return ImageSet.of(images, scene.vocabulary)
-
-
-def split(images: int, parts: int, seed: int) -> list[Ints]:
-    """Disjoint random parts of nearly equal size, each in ascending order."""
-    if parts > images:
-        raise ObjectSeekerError(f"{images} images cannot be split into {parts} parts; observe more of them")
-    order = np.random.default_rng(seed).permutation(images)
-    return [np.sort(part) for part in np.array_split(order, parts)]
+def with_lines(image_set: ImageSet, k: int) -> ImageSet:
+    """The image_set as observed under `k` of the stored lines per axis."""
+    images = [replace(image, observation=keep_lines(image.observation, k)) for image in image_set.images]
+    return ImageSet.from_images(images, image_set.label_map)
 
 
 def _outcome(
-    settings: EvaluationSettings, replayed: DefendedImageSet, *, curve: Curve | None = None
+    settings: EvaluationSettings, defended: DefendedImageSet, *, curve: Curve | None = None
 ) -> DefendedOutcome:
-    curve = replayed.curve(settings) if curve is None else curve
-    return DefendedOutcome(settings, curve, replayed.at_operating_point(settings, curve))
+    curve = defended.curve(settings) if curve is None else curve
+    return DefendedOutcome(settings, curve, defended.at_operating_point(settings, curve))
 
 
-def _by_follow(scene: ImageSet, settings: EvaluationSettings, name: str, values: Iterable[float]) -> list[SweepPoint]:
-    tried = [(value, settings.following(**{name: value})) for value in values]
-    replayed = DefendedImageSet.of(scene, settings, floor=min((one.floor for _, one in tried), default=None))
-    return [SweepPoint(name=name, value=value, outcome=_outcome(one, replayed)) for value, one in tried]
+def _by_follow(
+    image_set: ImageSet, settings: EvaluationSettings, name: str, values: Iterable[float]
+) -> list[SweepPoint]:
+    tried = [(value, settings.with_schedule(**{name: value})) for value in values]
+    defended = DefendedImageSet.from_settings(
+        image_set, settings, floor=min((one.floor for _, one in tried), default=None)
+    )
+    return [SweepPoint(name=name, value=value, outcome=_outcome(one, defended)) for value, one in tried]
 
 
 def _by_patch(
-    scene: ImageSet, settings: EvaluationSettings, shapes: Sequence[tuple[float, float]], *, jointly: bool = False
+    image_set: ImageSet, settings: EvaluationSettings, shapes: Sequence[tuple[float, float]], *, jointly: bool = False
 ) -> list[DefendedOutcome]:
     """One operating point, many patches (area, aspect), all certified in one go."""
-    replayed = DefendedImageSet.of(scene, settings)
-    outcome = _outcome(settings, replayed)
+    defended = DefendedImageSet.from_settings(image_set, settings)
+    outcome = _outcome(settings, defended)
     point = outcome.point
     if point is None:
         return [outcome] * len(shapes)
     threat = settings.threat
     patches = [Patch(one, aspect, where, threat.count) for one, aspect in shapes for where in PATCH_LOCATIONS]
-    certified, vacuous = (counted(scene, verdicts) for verdicts in replayed.certified(point.rule, threat, patches))
+    certified, vacuous = (counted(image_set, verdicts) for verdicts in defended.certified(point.rule, threat, patches))
     each = [slice(i, i + len(PATCH_LOCATIONS)) for i in range(0, len(patches), len(PATCH_LOCATIONS))]
     points = [replace(point, certified=certified[i], vacuous=vacuous[i]) for i in each]
     if jointly and threat.count == 1:
         anywhere = [Patch(one, aspect, "anywhere") for one, aspect in shapes]
-        found = remaining_under(
-            replayed.proofs, point.rule, anywhere, certification_threshold=threat.certification_threshold
+        found = joint_certificates_of(
+            defended.proofs, point.rule, anywhere, certification_threshold=threat.certification_threshold
         )
         counts = [sum(image.count for image in of_patch) for of_patch in found]
         points = [replace(one, remaining=count) for one, count in zip(points, counts, strict=True)]

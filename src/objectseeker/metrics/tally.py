@@ -21,12 +21,17 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.average_precision import ScoredBoxes
-from objectseeker.metrics.curves import NO_BOXES, CurveTally, tally_curve
+from objectseeker.metrics.average_precision import (
+    NO_BOXES,
+    CurveTally,
+    ScoredBoxes,
+    candidate_pairs,
+    false_positives,
+    greedy_match,
+    tally_curve,
+)
 from objectseeker.metrics.defended_images import DefendedImageSet
-from objectseeker.metrics.image_set import NO_IMAGES, BoxTable, ImageSet
-from objectseeker.metrics.matching import candidate_pairs, false_positives, greedy_match
-from objectseeker.metrics.parallel import OnImage, open_workers
+from objectseeker.metrics.image_set import NO_IMAGES, BoxTable, ImageSet, OnImage, open_workers
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 from objectseeker.metrics.track_certificates import (
     SequenceTally,
@@ -323,39 +328,39 @@ def _joined(parts: Sequence[RunTally], *, per_image: bool) -> RunTally:
     )
 
 
-def _tally_parts(scenes: Iterable[ImageSet], argument: tuple[TallyRequest, bool]) -> list[RunTally]:
+def _tally_parts(image_sets: Iterable[ImageSet], argument: tuple[TallyRequest, bool]) -> list[RunTally]:
     request, per_image = argument
     parts = []
-    for scene in scenes:
-        tally = tally_part(scene, request)
-        scored = ScoredBoxes.of(scene) if request.curves else None
-        sequences = _sequences(scene, request)
+    for image_set in image_sets:
+        tally = tally_part(image_set, request)
+        scored = ScoredBoxes.of(image_set) if request.curves else None
+        sequences = _sequences(image_set, request)
         tally = tally if per_image else tally.summed()
-        parts.append(RunTally(tally, int(scene.ignore.sum()), scored, sequences, per_image))
+        parts.append(RunTally(tally, int(image_set.ignore.sum()), scored, sequences, per_image))
     return parts
 
 
-def _sequences(scene: ImageSet, request: TallyRequest) -> dict[str, SequenceTally]:
+def _sequences(image_set: ImageSet, request: TallyRequest) -> dict[str, SequenceTally]:
     if request.tracks is None or request.rule is None:
         return {}
     maskings = request.tracks.maskings()
     return tally_sequences(
-        scene.images,
-        scene.vocabulary,
+        image_set.images,
+        image_set.label_map,
         request.rule,
         request.settings.threat,
         lambda image: [masking.observation(image) for masking in maskings],
     )
 
 
-def tally_part(scene: ImageSet, request: TallyRequest) -> Tally:
+def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
     """Count one set of images that are in memory."""
-    settings, rule, images = request.settings, request.rule, len(scene.images)
-    defended = DefendedImageSet.of(scene, settings)
-    counted = scene.counted
-    image, box = scene.truth.image[counted], scene.truth.detections.xyxy[counted]
-    width, height = scene.width[image], scene.height[image]
-    first = np.searchsorted(scene.truth.image, np.arange(images))
+    settings, rule, images = request.settings, request.rule, len(image_set.images)
+    defended = DefendedImageSet.from_settings(image_set, settings)
+    counted = image_set.counted
+    image, box = image_set.truth.image[counted], image_set.truth.detections.xyxy[counted]
+    width, height = image_set.width[image], image_set.height[image]
+    first = np.searchsorted(image_set.truth.image, np.arange(images))
     curves: list[CurveTally | None] = [None, None]
     if request.curves:
         rules = [settings.on_curve(threshold) for threshold in BASE_THRESHOLDS.tolist()]
@@ -363,31 +368,31 @@ def tally_part(scene: ImageSet, request: TallyRequest) -> Tally:
         rules += [] if settings.fixed_rule is None else [settings.fixed_rule]
         thresholds = np.array([one.base_threshold for one in rules])
         curves = [
-            tally_curve(scene, thresholds, [NO_BOXES] * len(rules)),
-            tally_curve(scene, thresholds, defended.additions(rules)),
+            tally_curve(image_set, thresholds, [NO_BOXES] * len(rules)),
+            tally_curve(image_set, thresholds, defended.recovered_in_dataset(rules)),
         ]
     flagged, wrong, spurious = np.zeros((3, images), np.int64)
-    found = np.zeros(len(scene.truth), np.bool_)
+    found = np.zeros(len(image_set.truth), np.bool_)
     verdicts: dict[ThreatModel, tuple[Bools, Bools]] = {}
     guaranteed: dict[ThreatModel, Ints] = {}
     if rule is not None:
-        (added,) = defended.added([rule])
+        (added,) = defended.recovered_boxes([rule])
         flagged[added.image] = 1
-        base = scene.base.select(scene.base.detections.score >= rule.base_threshold)
-        recovered = added.in_dataset(scene.vocabulary)
-        spurious = count_spurious(recovered, scene)
+        base = image_set.base.select(image_set.base.detections.score >= rule.base_threshold)
+        recovered = added.map_to_dataset(image_set.label_map)
+        spurious = count_spurious(recovered, image_set)
         boxes = base.followed_by(recovered)
-        taken = greedy_match(boxes.detections.score, candidate_pairs(boxes, scene), scene)
+        taken = greedy_match(boxes.detections.score, candidate_pairs(boxes, image_set), image_set)
         found[taken[taken >= 0]] = True
         wrong = np.bincount(boxes.image[false_positives(taken)], minlength=images)
         verdicts = {threat: defended.certified(rule, threat) for threat in dict.fromkeys(request.threats)}
         guaranteed = {
-            threat: np.array([one.count for one in defended.remaining(rule, threat)])
+            threat: np.array([one.count for one in defended.jointly_certified(rule, threat)])
             for threat in dict.fromkeys(request.joint_threats)
         }
     return Tally(
-        names=scene.names,
-        ids=tuple(one.id for one in scene.images),
+        names=image_set.names,
+        ids=tuple(one.id for one in image_set.images),
         images=np.ones(images, np.int64),
         flagged=flagged,
         false_positives=wrong,
@@ -395,7 +400,7 @@ def tally_part(scene: ImageSet, request: TallyRequest) -> Tally:
         image=image,
         objects=np.ones(len(counted), np.int64),
         number=counted - first[image],
-        label=scene.truth.detections.label[counted],
+        label=image_set.truth.detections.label[counted],
         box=box,
         size=visible_area(box, width, height) / (width * height),
         found=found[counted],
@@ -407,11 +412,11 @@ def tally_part(scene: ImageSet, request: TallyRequest) -> Tally:
     )
 
 
-def count_spurious(recovered: BoxTable, scene: ImageSet) -> Ints:
+def count_spurious(recovered: BoxTable, image_set: ImageSet) -> Ints:
     """Count per image the recovered boxes that overlap no object of their class with an IoU of 0.5 or more.
 
     Ignored objects are objects here, and a box inside a crowd overlaps it.
     """
     alone = np.ones(len(recovered), np.bool_)
-    alone[candidate_pairs(recovered, scene).box] = False
-    return np.bincount(recovered.image[alone], minlength=len(scene.images))
+    alone[candidate_pairs(recovered, image_set).box] = False
+    return np.bincount(recovered.image[alone], minlength=len(image_set.images))

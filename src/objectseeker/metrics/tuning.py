@@ -23,12 +23,11 @@ from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.files.tables import percent, to_html
-from objectseeker.metrics.curves import Curve, undefended_curve
+from objectseeker.metrics.average_precision import Curve, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
 from objectseeker.metrics.evaluation import DefendedOutcome
-from objectseeker.metrics.image_set import ImageSet
+from objectseeker.metrics.image_set import ImageSet, split_images
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, describe_fppi, require_seed
-from objectseeker.metrics.sweeps import split
 from objectseeker.runs.run import Run
 
 RuleKind = Literal["paper", "evidence"]
@@ -68,54 +67,56 @@ class Trial:
     settings: EvaluationSettings
     outcome: DefendedOutcome
     undefended_ap50: float
-    loss: float  # the points of AP50 that the defense costs
-    certified_mean: float | None  # over every `where` asked for; None if the point asked for is not there, or if the
+    ap_loss: float  # the points of AP50 that the defense costs
+    mean_certified_recall: (
+        float | None
+    )  # over every `where` asked for; None if the point asked for is not there, or if the
     # setting loses more than any loss that is searched for: nothing is certified that could not be chosen
     undefended_clean_recall: float | None = None  # where the undefended detector reaches what was asked for, if it does
 
     @property
-    def family(self) -> RuleKind:
+    def kind(self) -> RuleKind:
         return rule_kind_of(self.settings)
 
     @property
     def gain(self) -> float:
-        return NO_GAIN if self.certified_mean is None else self.certified_mean
+        return NO_GAIN if self.mean_certified_recall is None else self.mean_certified_recall
 
-    def figures(self) -> dict[str, Any]:
-        names = ("undefended_ap50", "undefended_clean_recall", "certified_mean")
-        more = {name: getattr(self, name) for name in names} | {"ap50_loss": self.loss}
+    def metrics(self) -> dict[str, Any]:
+        names = ("undefended_ap50", "undefended_clean_recall", "mean_certified_recall")
+        more = {name: getattr(self, name) for name in names} | {"ap50_loss": self.ap_loss}
         return self.outcome.to_row() | more
 
     def to_row(self) -> dict[str, Any]:
-        return self.settings.to_dict() | self.figures()
+        return self.settings.to_dict() | self.metrics()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TunedRule:
-    """The best setting of one family within an allowed loss, measured by the full protocol."""
+    """The best setting of one kind within an allowed loss, measured by the full protocol."""
 
     max_ap_loss: float
     settings: EvaluationSettings
-    searched: Trial  # on the half that was searched
-    held_out: Trial  # on the other half
+    search_split: Trial  # on the half that was searched
+    held_out_split: Trial  # on the other half
 
     @property
     def held_out_caveat(self) -> str | None:
         """Why the held-out half has no certified recall, where it has none."""
-        if self.held_out.outcome.point is not None:
+        if self.held_out_split.outcome.point is not None:
             return None
         if self.settings.fppi is not None:
-            return f"on the half that was not searched, {self.held_out.outcome.caveat()}"
+            return f"on the half that was not searched, {self.held_out_split.outcome.caveat()}"
         return (
             f"the half that was not searched reaches a clean recall of at most "
-            f"{self.held_out.outcome.max_clean_recall:.1f} %, so nothing is certified at "
+            f"{self.held_out_split.outcome.max_clean_recall:.1f} %, so nothing is certified at "
             f"{self.settings.clean_recall:.0%} there"
         )
 
     @property
     def fppi_warning(self) -> str | None:
         """What to say of a setting with which nobody would want to work: a recall can be bought with wrong boxes."""
-        point = self.searched.outcome.point
+        point = self.search_split.outcome.point
         if point is None or point.fppi <= MAX_USUAL_FPPI:
             return None
         return (
@@ -127,41 +128,41 @@ class TunedRule:
         return {
             "max_ap_loss": self.max_ap_loss,
             "settings": self.settings.to_dict(),
-            "searched": self.searched.figures(),
-            "held_out": self.held_out.figures(),
-            "why": self.held_out_caveat,
+            "search_split": self.search_split.metrics(),
+            "held_out_split": self.held_out_split.metrics(),
+            "reason": self.held_out_caveat,
         }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TuningResult:
-    """What `tune` found: the best of each family, its frontier by ascending loss, and everything that was tried."""
+    """What `tune` found: the best of each kind, its frontier by ascending loss, and everything that was tried."""
 
     search: SearchSpec
-    families: dict[RuleKind, TunedRule]
+    rules: dict[RuleKind, TunedRule]
     frontier: dict[RuleKind, tuple[TunedRule, ...]]
     trials: tuple[Trial, ...]
-    remarks: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     defense: Defense | None = None  # with the best rule, where the run says how its detector is loaded
 
     @property
     def best(self) -> TunedRule:
-        return max(self.families.values(), key=lambda tuned: tuned.searched.gain)
+        return max(self.rules.values(), key=lambda tuned: tuned.search_split.gain)
 
     def held_out_images(self, images: int) -> Ints:
         """Which of so many images were not searched."""
-        return split(images, 2, self.search.seed)[1 - self.search.half]
+        return split_images(images, 2, self.search.seed)[1 - self.search.half]
 
     @property
     def chosen(self) -> tuple[PruningRule, ThresholdSchedule]:
         """What a defense is made of: the best rule where the searched half reaches the clean recall, and its curve."""
-        point, follow = self.best.searched.outcome.point, self.best.settings.threshold_schedule
+        point, follow = self.best.search_split.outcome.point, self.best.settings.threshold_schedule
         assert point is not None  # otherwise it would not be the best
         return point.rule, follow
 
     def _repr_html_(self) -> str:
         names = ("ap50", "ap50_loss", "clean_recall", "fppi", "certified_far", "certified_close", "certified_over")
-        halves = {"searched": self.best.searched.figures(), "held out": self.best.held_out.figures()}
+        halves = {"search_split": self.best.search_split.metrics(), "held out": self.best.held_out_split.metrics()}
         return to_html(
             [{"": name} | {half: percent(values[name]) for half, values in halves.items()} for name in names]
         )
@@ -171,10 +172,10 @@ class TuningResult:
         return {
             "defense": None if self.defense is None else self.defense.to_public_dict(),
             "best": self.best.to_dict(),
-            "families": {family: tuned.to_dict() for family, tuned in self.families.items()},
-            "frontier": {family: [one.to_dict() for one in points] for family, points in self.frontier.items()},
-            "attempts": [trial.to_row() for trial in self.trials],
-            "remarks": list(self.remarks),
+            "rules": {kind: tuned.to_dict() for kind, tuned in self.rules.items()},
+            "frontier": {kind: [one.to_dict() for one in points] for kind, points in self.frontier.items()},
+            "trials": [trial.to_row() for trial in self.trials],
+            "caveats": list(self.caveats),
         }
 
 
@@ -232,9 +233,9 @@ class SearchSpec:
     max_ap_loss: float = 1.0
     losses: tuple[float, ...] = LOSSES
     rule: PruningRule = field(default_factory=Rule)
-    families: tuple[RuleKind, ...] = RULE_KINDS
+    rule_kinds: tuple[RuleKind, ...] = RULE_KINDS
     locations: tuple[PatchLocation, ...] = ("far", "close", "over")
-    choices: SearchSpace = field(default_factory=SearchSpace)
+    search_space: SearchSpace = field(default_factory=SearchSpace)
     starts: tuple[EvaluationSettings, ...] = ()
     recall_of: RecallOf = "defended"
     seed: int = 0
@@ -248,11 +249,11 @@ class SearchSpec:
             raise ObjectSeekerError(f"give a clean recall or wrong boxes, one of them: got fppi={self.fppi!r}, {asked}")
         for loss in (self.max_ap_loss, *self.losses):
             require_number(loss, "max_ap_loss")
-        _require_some(self.families, RULE_KINDS, "families")
-        if "evidence" in self.families and "evidence_threshold" not in self.rule.setting_names():
+        _require_some(self.rule_kinds, RULE_KINDS, "rule_kinds")
+        if "evidence" in self.rule_kinds and "evidence_threshold" not in self.rule.setting_names():
             raise ObjectSeekerError(
-                f"the {self.rule.name} rule has no evidence_threshold: got families={self.families!r}. "
-                "Use families=('paper',)."
+                f"the {self.rule.name} rule has no evidence_threshold: got rule_kinds={self.rule_kinds!r}. "
+                "Use rule_kinds=('paper',)."
             )
         _require_some(self.locations, PATCH_LOCATIONS, "locations")
         _require_some([self.recall_of], get_args(RecallOf), "recall_of")
@@ -269,15 +270,15 @@ class SearchSpec:
     def every_loss(self) -> list[float]:
         return sorted({self.max_ap_loss, *self.losses})
 
-    def choices_of(self, family: RuleKind) -> SearchSpace:
+    def choices_of(self, kind: RuleKind) -> SearchSpace:
         """The paper's rule knows neither an edge_factor nor another cluster_distance than its own."""
-        return SearchSpace(self.choices.filter_ioa, (1.0,), (0.1,)) if family == "paper" else self.choices
+        return SearchSpace(self.search_space.filter_ioa, (1.0,), (0.1,)) if kind == "paper" else self.search_space
 
     def settings(self) -> EvaluationSettings:
         """Where a search starts from."""
         recall = self.recall if self.fppi is None else None
         point: dict[str, Any] = {"clean_recall": recall, "fppi": self.fppi, "base_floor": self.base_floor}
-        return EvaluationSettings.along(ThresholdSchedule(), self.rule, threat=self.threat, **point)
+        return EvaluationSettings.from_schedule(ThresholdSchedule(), self.rule, threat=self.threat, **point)
 
     @property
     def point(self) -> str:
@@ -328,7 +329,7 @@ def tune(
         clean_recall=clean_recall,
         fppi=fppi,
         max_ap_loss=max_ap_loss,
-        choices=SearchSpace() if search_space is None else search_space,
+        search_space=SearchSpace() if search_space is None else search_space,
         seed=seed,
     )
     result = tune_images(run.images(), run.label_map, search, on_trial=on_trial)
@@ -338,7 +339,7 @@ def tune(
 
 def tune_images(
     images: Sequence[ObservedImage],
-    vocabulary: LabelMap,
+    label_map: LabelMap,
     search: SearchSpec,
     *,
     on_trial: Callable[[Trial], None] | None = None,
@@ -348,27 +349,25 @@ def tune_images(
 
     `on_trial` is called after every setting.
     """
-    scene = ImageSet.of(images, vocabulary)
-    halves = [scene.subset(index) for index in split(len(scene.images), 2, search.seed)]
-    search, remarks = relax_target(search, halves)
+    image_set = ImageSet.from_images(images, label_map)
+    halves = [image_set.subset(index) for index in split_images(len(image_set.images), 2, search.seed)]
+    search, caveats = relax_target(search, halves)
     both = [SettingsScorer(half, search) for half in halves]
     seen, held_out = both[search.half], both[1 - search.half]
     climb = HillClimb(seen, search, on_trial)
     frontier: dict[RuleKind, tuple[TunedRule, ...]] = {}
-    for family in search.families:
-        climb.run(family)
-        best = {loss: climb.pick(family, loss) for loss in search.every_loss}
-        frontier[family] = tuple(
+    for kind in search.rule_kinds:
+        climb.run(kind)
+        best = {loss: climb.pick(kind, loss) for loss in search.every_loss}
+        frontier[kind] = tuple(
             TunedRule(loss, settings, seen.full(settings), held_out.full(settings))
             for loss, settings in best.items()
             if settings is not None
         )
-    tuned = {
-        family: one for family, points in frontier.items() for one in points if one.max_ap_loss == search.max_ap_loss
-    }
+    tuned = {kind: one for kind, points in frontier.items() for one in points if one.max_ap_loss == search.max_ap_loss}
     if not tuned:
         raise ObjectSeekerError(climb.why_nothing())
-    return TuningResult(search, tuned, frontier, tuple(climb.trials.values()), remarks)
+    return TuningResult(search, tuned, frontier, tuple(climb.trials.values()), caveats)
 
 
 def relax_target(search: SearchSpec, halves: Sequence[ImageSet]) -> tuple[SearchSpec, tuple[str, ...]]:
@@ -402,36 +401,36 @@ class CachedImageSet(DefendedImageSet):
 
 
 class SettingsScorer:
-    """Measures settings on one scene, and keeps what they share."""
+    """Measures settings on one image_set, and keeps what they share."""
 
-    def __init__(self, scene: ImageSet, search: SearchSpec) -> None:
-        self._scene = scene
+    def __init__(self, image_set: ImageSet, search: SearchSpec) -> None:
+        self._scene = image_set
         self._search = search
         self._replayed: dict[tuple[object, ...], DefendedImageSet] = {}
         self._undefended_ap50: dict[int, float] = {}
-        self._undefended = undefended_curve(scene) if search.recall_of == "undefended" else None
+        self._undefended = undefended_curve(image_set) if search.recall_of == "undefended" else None
 
     def full(self, settings: EvaluationSettings) -> Trial:
         """By the full protocol."""
-        replayed = self._shared(settings)
-        curve = replayed.curve(settings)
+        defended = self._shared(settings)
+        curve = defended.curve(settings)
         if self._undefended is not None:
-            point = self._at_undefended(settings, replayed)
+            point = self._at_undefended(settings, defended)
         else:
-            point = replayed.at_operating_point(settings, curve)
+            point = defended.at_operating_point(settings, curve)
         return replace(self._trial(settings, curve, point), undefended_clean_recall=self._undefended_clean_recall)
 
     def coarse(self, settings: EvaluationSettings) -> Trial:
         """AP at every COARSE-th base_threshold, defended and undefended; recalls where the full protocol has them."""
-        replayed = self._shared(settings)
-        curve = replayed.curve(settings, BASE_THRESHOLDS[::COARSE])
+        defended = self._shared(settings)
+        curve = defended.curve(settings, BASE_THRESHOLDS[::COARSE])
         if self._loss(curve) > self._search.every_loss[-1]:  # certifying takes most of the time
             return self._trial(settings, curve, None)
         if self._undefended is not None:
-            return self._trial(settings, curve, self._at_undefended(settings, replayed))
-        return self._trial(settings, curve, self._between(settings, replayed, curve))
+            return self._trial(settings, curve, self._at_undefended(settings, defended))
+        return self._trial(settings, curve, self._between(settings, defended, curve))
 
-    def _between(self, settings: EvaluationSettings, replayed: DefendedImageSet, curve: Curve) -> OperatingPoint | None:
+    def _between(self, settings: EvaluationSettings, defended: DefendedImageSet, curve: Curve) -> OperatingPoint | None:
         """The operating point among the base_thresholds next to that of a coarse curve.
 
         Wrong boxes may be too many at a higher base_threshold between two of the coarse curve, too: that is for `full`.
@@ -444,7 +443,7 @@ class SettingsScorer:
         else:
             row = len(curve.base_thresholds) if row is None else row
             beside = BASE_THRESHOLDS[max(0, (row - 1) * COARSE + 1) : row * COARSE + 1]
-        return replayed.at_operating_point(settings, replayed.curve(settings, beside))
+        return defended.at_operating_point(settings, defended.curve(settings, beside))
 
     def loss(self, settings: EvaluationSettings) -> float:
         """The points of AP50 that settings cost, as `coarse` measures them, without a certificate."""
@@ -455,13 +454,13 @@ class SettingsScorer:
         curve = trial.outcome.curve if self._undefended is None else self._undefended
         return operating_row_of(trial.settings, curve) is not None
 
-    def _at_undefended(self, settings: EvaluationSettings, replayed: DefendedImageSet) -> OperatingPoint | None:
+    def _at_undefended(self, settings: EvaluationSettings, defended: DefendedImageSet) -> OperatingPoint | None:
         """Where the undefended detector reaches the clean recall."""
         assert self._undefended is not None
         row = self._undefended.row_at_recall(self._search.recall)
         if row is None:
             return None
-        return replayed.at(settings, settings.on_curve(float(self._undefended.base_thresholds[row])))
+        return defended.at(settings, settings.on_curve(float(self._undefended.base_thresholds[row])))
 
     @cached_property
     def _undefended_clean_recall(self) -> float | None:
@@ -490,7 +489,7 @@ class SettingsScorer:
     def _shared(self, settings: EvaluationSettings) -> DefendedImageSet:
         key = (settings.rule.kind, *settings.rule.candidate_key.items())
         if key not in self._replayed:
-            self._replayed[key] = CachedImageSet.of(self._scene, settings, floor=self._search.mask_floor)
+            self._replayed[key] = CachedImageSet.from_settings(self._scene, settings, floor=self._search.mask_floor)
         return self._replayed[key]
 
 
@@ -505,30 +504,30 @@ class HillClimb:
         self._search = search
         self._on_attempt = on_trial
 
-    def run(self, family: RuleKind) -> None:
+    def run(self, kind: RuleKind) -> None:
         """Try the grid, then for each loss steps from the best settings within it, for as long as they help."""
-        choices, floor = self._search.choices_of(family), self._search.mask_floor
-        self._try(grid(choices.start(self._search.settings()), family, floor))
-        self._try(start for start in self._search.starts if rule_kind_of(start) == family)
+        choices, floor = self._search.choices_of(kind), self._search.mask_floor
+        self._try(grid(choices.start(self._search.settings()), kind, floor))
+        self._try(start for start in self._search.starts if rule_kind_of(start) == kind)
         for step, loss in product(STEPS, self._search.every_loss):
             for _ in range(MOST_ROUNDS):
-                best = self._ranked(family, loss)[:STARTS]
+                best = self._ranked(kind, loss)[:STARTS]
                 for start in best:
                     self._try(choices.moves(start.settings))
                     self._try(moves(start.settings, step, floor))
-                if self._ranked(family, loss)[0] is best[0]:
+                if self._ranked(kind, loss)[0] is best[0]:
                     break
 
-    def pick(self, family: RuleKind, loss: float) -> EvaluationSettings | None:
+    def pick(self, kind: RuleKind, loss: float) -> EvaluationSettings | None:
         """The best settings that keep within the loss by the full protocol, too."""
-        for trial in self._ranked(family, loss):
+        for trial in self._ranked(kind, loss):
             if _within(trial, loss) and _within(self._bench.full(trial.settings), loss):
                 return trial.settings
         return None
 
     def why_nothing(self) -> str:
-        """A sentence for a search in which no family has a setting within the loss."""
-        reached = [trial.loss for trial in self.trials.values() if self._bench.reaches(trial)]
+        """A sentence for a search in which no kind has a setting within the loss."""
+        reached = [trial.ap_loss for trial in self.trials.values() if self._bench.reaches(trial)]
         if reached:
             return (
                 f"no setting loses at most {self._search.max_ap_loss:g} points of AP50; "
@@ -549,10 +548,10 @@ class HillClimb:
                 if self._on_attempt is not None:
                     self._on_attempt(trial)
 
-    def _ranked(self, family: RuleKind, loss: float) -> list[Trial]:
-        """The family's trials: those within the loss by falling gain, then the others by rising loss."""
-        mine = [trial for trial in self.trials.values() if trial.family == family]
-        return sorted(mine, key=lambda one: (0, -one.gain, one.loss) if _within(one, loss) else (1, one.loss, 0))
+    def _ranked(self, kind: RuleKind, loss: float) -> list[Trial]:
+        """The kind's trials: those within the loss by falling gain, then the others by rising loss."""
+        mine = [trial for trial in self.trials.values() if trial.kind == kind]
+        return sorted(mine, key=lambda one: (0, -one.gain, one.ap_loss) if _within(one, loss) else (1, one.ap_loss, 0))
 
 
 def rule_kind_of(settings: EvaluationSettings) -> RuleKind:
@@ -560,14 +559,14 @@ def rule_kind_of(settings: EvaluationSettings) -> RuleKind:
 
 
 def _within(trial: Trial, loss: float) -> bool:
-    return trial.gain > NO_GAIN and trial.loss <= loss
+    return trial.gain > NO_GAIN and trial.ap_loss <= loss
 
 
-def grid(settings: EvaluationSettings, family: RuleKind, floor: float) -> Iterator[EvaluationSettings]:
+def grid(settings: EvaluationSettings, kind: RuleKind, floor: float) -> Iterator[EvaluationSettings]:
     """Where a search begins."""
     power = power_of(settings.rule)
-    for alpha, beta in product(*GRID[family]):
-        if family == "paper":
+    for alpha, beta in product(*GRID[kind]):
+        if kind == "paper":
             yield with_scores(settings, floor, alpha, beta, None, power)
         else:
             for share, tried in product(LOW_SHARES, POWERS):
@@ -602,10 +601,10 @@ def with_scores(
     """`settings` with these values, rounded and kept within their limits: low ones do not exceed the others."""
     alpha, beta = _clip(alpha, floor, 1.0), _clip(beta, 0.0, 1.0)
     if low is None:
-        return settings.following(alpha=alpha, beta=beta, evidence_alpha=None, evidence_beta=None)
+        return settings.with_schedule(alpha=alpha, beta=beta, evidence_alpha=None, evidence_beta=None)
     evidence_alpha, evidence_beta = _clip(low[0], floor, alpha), _clip(low[1], 0.0, beta)
     chosen = settings.with_rule(evidence_power=max(round(power, 4), SMALLEST_POWER))
-    return chosen.following(alpha=alpha, beta=beta, evidence_alpha=evidence_alpha, evidence_beta=evidence_beta)
+    return chosen.with_schedule(alpha=alpha, beta=beta, evidence_alpha=evidence_alpha, evidence_beta=evidence_beta)
 
 
 def _clip(value: float, low: float, high: float) -> float:

@@ -102,7 +102,7 @@ def pack_certificates(image_set: ImageSet, rule: PruningRule, bound: Bound) -> P
     targets: list[_Target] = []
     total, objects, limit = 0, 0, MAX_MULTI_VIEW_BYTES
     for image in image_set.images:
-        for target in _targets(image, image_set.vocabulary, rule, bound, objects):
+        for target in _targets(image, image_set.label_map, rule, bound, objects):
             targets.append(target.limited_to(limit))
             total += targets[-1].size
             if total > MAX_MULTI_VIEW_BYTES:
@@ -147,7 +147,7 @@ def _targets(
         truth = image.truth[block]
         none = np.zeros(len(truth), np.bool_)
         proofs = build_proof_table(
-            ImageSet.part([replace(image, truth=truth, ignore=none, crowd=none)], label_map), rule, bound
+            ImageSet.from_part([replace(image, truth=truth, ignore=none, crowd=none)], label_map), rule, bound
         )
         evidence = rule.evidence(proofs.score)
         for t, (n, label) in enumerate(zip(proofs.object.tolist(), proofs.label.tolist(), strict=True)):

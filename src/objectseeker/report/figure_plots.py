@@ -13,7 +13,7 @@ from objectseeker.core.rules.iou import IOU_THRESHOLD
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, PatchPositions, patch_sizes
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics import EvaluationSettings, ImageSet, evaluate_images, sweeps
-from objectseeker.metrics.curves import undefended_curve
+from objectseeker.metrics.average_precision import undefended_curve
 from objectseeker.metrics.settings import describe_fppi
 from objectseeker.metrics.sweeps import Part, SweepPoint
 from objectseeker.report.plots import (
@@ -207,7 +207,7 @@ def _alpha(context: FigureContext) -> Drawn:
 def _beta(context: FigureContext) -> Drawn:
     settings = context.settings
     used = settings.threshold_schedule.beta
-    betas = [one for one in sorted({*TENTHS, used}) if settings.following(beta=one).floor >= context.mask_floor]
+    betas = [one for one in sorted({*TENTHS, used}) if settings.with_schedule(beta=one).floor >= context.mask_floor]
     steps = sweeps.by_beta(context.image_set, settings, betas)
     label = "beta, how far mask_threshold rises above base_threshold"
     return _sweep(context, steps, "beta", label, "Effect of beta", used)
@@ -244,10 +244,10 @@ def _threshold(context: FigureContext) -> Drawn:
 
 @_figure("variants", "AP, certified recall and false alerts of every pruning: IoA or IoU, per class or class-agnostic")
 def _variants(context: FigureContext) -> Drawn:
-    by_iou, image_set = context.settings.by_iou(), context.image_set
+    by_iou, image_set = context.settings.iou_variant(), context.image_set
     kinds = {"IoU": by_iou} if by_iou is context.settings else {"IoA": context.settings, "IoU": by_iou}
     found = {
-        f"{kind}{suffix}": evaluate_images(image_set.images, image_set.vocabulary, one, intervals=False)
+        f"{kind}{suffix}": evaluate_images(image_set.images, image_set.label_map, one, intervals=False)
         for kind, settings in kinds.items()
         for suffix, one in (("", settings), (", class-agnostic", settings.class_agnostic()))
     }
@@ -283,7 +283,7 @@ def _variants(context: FigureContext) -> Drawn:
 
 @_figure("iou-threshold", "certified recall of the IoU rule against T, the IoU that the box must exceed")
 def _iou_threshold(context: FigureContext) -> Drawn:
-    by_iou = context.settings.by_iou()
+    by_iou = context.settings.iou_variant()
     steps = sweeps.by_threshold(context.image_set, by_iou)
     panel = _certified(steps, "T, IoU with the object", marked=IOU_THRESHOLD)
     note = _note(context, gaps=_has_gaps(steps), hide=("T",))

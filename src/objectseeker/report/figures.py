@@ -75,7 +75,7 @@ def write_figures(
     defense = run.bind_defense(run.defense() if defense is None else defense)
     source = ReportSource.from_run(run, defense, settings)
     context = FigureContext(
-        ImageSet.of(source.images, source.label_map),
+        ImageSet.from_images(source.images, source.label_map),
         source.settings,
         defense.masks,
         run.manifest.observation_settings.mask_floor,

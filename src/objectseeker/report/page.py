@@ -161,7 +161,7 @@ def write_page(
     outputs = [data.rule.prune(image.observation) for image in images]
     columns = dict(packed.columns) | found_columns(data, outputs, is_labeled=source.is_labeled)
     recipe = None if defense is None else defense.masks
-    playback, track_columns = track_timelines(images, data.image_set.vocabulary, data.rule, settings.threat, recipe)
+    playback, track_columns = track_timelines(images, data.image_set.label_map, data.rule, settings.threat, recipe)
     columns |= track_columns
     baseline_data, baseline_columns = None, dict[str, Column]()
     if baseline is not None:

@@ -19,11 +19,9 @@ from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.average_precision import coco_ap50
+from objectseeker.metrics.average_precision import candidate_pairs, coco_ap50, greedy_match, undefended_curve
 from objectseeker.metrics.certified import build_proof_table, certified_objects
-from objectseeker.metrics.curves import undefended_curve
 from objectseeker.metrics.image_set import BoxTable, ImageSet
-from objectseeker.metrics.matching import candidate_pairs, greedy_match
 from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs_as_objects
 from objectseeker.metrics.settings import EvaluationSettings, describe_operating_point
 from objectseeker.metrics.slices import MIN_SLICE_OBJECTS, NO_TAGS, ImageTags
@@ -159,7 +157,7 @@ def report_data(source: ReportSource) -> ReportData:
     """Evaluate the defended detector at the operating point of the settings, as `evaluate` does."""
     if not source.is_labeled:
         return _unlabeled_data(source)
-    image_set = ImageSet.of(source.images, source.label_map)
+    image_set = ImageSet.from_images(source.images, source.label_map)
     undefended, coco = undefended_curve(image_set), coco_ap50(image_set)
     defended = measured(image_set, source.settings)
     caveat = defended.caveat()
@@ -194,7 +192,7 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
         point = describe_operating_point(source.settings)
         raise ObjectSeekerError(f"a point {point} cannot be found without annotations: give a base threshold instead")
     images = [with_outputs_as_objects(image, rule) for image in source.images]
-    image_set = ImageSet.part(images, LabelMap.from_names(_detector_names(source.label_map, images)))
+    image_set = ImageSet.from_part(images, LabelMap.from_names(_detector_names(source.label_map, images)))
     if not len(image_set.truth):
         raise ObjectSeekerError(
             f"the defended detector outputs no box on any of the {len(images)} images, so there is nothing to certify: "
@@ -248,7 +246,7 @@ def found_columns(data: ReportData, outputs: Sequence[Detections], *, is_labeled
 
 def _match(image_set: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Floats]:
     """Return which objects some box matches, and the highest score of such a box; 0 for the others."""
-    table = BoxTable.concatenate(boxes).in_dataset(image_set.vocabulary)
+    table = BoxTable.concatenate(boxes).map_to_dataset(image_set.label_map)
     matched = greedy_match(table.detections.score, candidate_pairs(table, image_set), image_set)
     score = np.full(len(image_set.truth), -1.0)
     np.maximum.at(score, matched[matched >= 0], table.detections.score[matched >= 0])
@@ -266,7 +264,7 @@ def cover_images(image_set: ImageSet, rule: PruningRule, threat: ThreatModel) ->
     if not len(chosen):
         return list(range(min(image_set.image_count, MAX_COVERS)))
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, MAX_COVER_CANDIDATES).astype(int))]
-    part = ImageSet.part([image_set.images[i] for i in chosen.tolist()], image_set.vocabulary)
+    part = ImageSet.from_part([image_set.images[i] for i in chosen.tolist()], image_set.label_map)
     patches = [Patch(threat.area, threat.aspect, location) for location in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(
         build_proof_table(part, rule, threat.bound),
