@@ -27,8 +27,8 @@ from objectseeker.attack.job import load_attack, run_attack, targets_of_run
 from objectseeker.cli._evaluation_tables import format_rate, recall_rows
 from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_text
-from objectseeker.files.tables import to_markdown
 from objectseeker.runs.run import open_run
+from objectseeker.text import to_markdown
 
 CONDITIONS: dict[str, tuple[PatchLocation, float]] = {
     f"{where}-{area:g}": (where, area) for where in ("over", "far") for area in (0.01, 0.04)

@@ -21,13 +21,13 @@ from objectseeker.detectorguard.comparison import (
 )
 from objectseeker.detectorguard.features import DEFAULT_INPUT, NETWORK, ObjectnessFeatures
 from objectseeker.files.atomic import save_json, save_text
-from objectseeker.files.tables import to_csv, to_markdown, transpose
 from objectseeker.inference.drawing import ORANGE, VERMILION
 from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel
 from objectseeker.metrics.image_set import split_images
 from objectseeker.metrics.sweeps import by_lines
 from objectseeker.report import plots
 from objectseeker.runs.run import Run, open_run
+from objectseeker.text import to_csv, to_markdown, transpose
 
 LINE_SUBSET_NOTE = (
     "ObjectSeeker's k lines are every n-th of the stored ones, not those of a detector deployed with k lines: read the "

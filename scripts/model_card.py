@@ -14,10 +14,10 @@ from pathlib import Path
 
 from objectseeker import Defense
 from objectseeker.cli._evaluation_tables import caveats, class_rows, title_of
-from objectseeker.files.tables import to_markdown
 from objectseeker.metrics import EvaluationSettings, evaluate_images
 from objectseeker.metrics.image_set import restrict_images
 from objectseeker.runs.run import open_run
+from objectseeker.text import to_markdown
 
 
 def main() -> None:

@@ -10,10 +10,9 @@ from rich.console import Console
 from objectseeker.attack.metrics import attack_effects, rate_with_interval
 from objectseeker.cli import _evaluation_tables as evaluation_tables
 from objectseeker.core.label_map import LabelMap
-from objectseeker.files.tables import to_csv, to_markdown
 from objectseeker.metrics import evaluate_images
 from objectseeker.metrics.slices import NO_TAGS, measure_slices
-from objectseeker.text import escape_csv_cell
+from objectseeker.text import escape_csv_cell, to_csv, to_markdown
 
 NAMES = ("[/foo]", "=1+1 | <b>\x1b[31m\n")
 

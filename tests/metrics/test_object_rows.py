@@ -10,9 +10,9 @@ from evaluation_cases import EVIDENCE, NAMES, PAPER, VOCABULARY, image, noisy
 
 from objectseeker import IouRule
 from objectseeker.core.label_map import LabelMap
-from objectseeker.files.tables import to_csv
 from objectseeker.metrics import PATCH_LOCATIONS, ThreatModel, certify_images
 from objectseeker.metrics.object_certificates import certify_output_boxes
+from objectseeker.text import to_csv
 
 THREAT = ThreatModel(area=0.03)
 

@@ -36,9 +36,9 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.rules import IouRule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.files.tables import percent
 from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.metrics.certified import build_proof_table, certified_objects, joint_certificates
+from objectseeker.text import percent
 
 api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
 

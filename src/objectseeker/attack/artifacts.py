@@ -27,7 +27,6 @@ from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text, write_atomic
 from objectseeker.files.images import load_image
-from objectseeker.files.tables import to_csv
 from objectseeker.inference.drawing import (
     VULNERABLE,
     Layer,
@@ -38,6 +37,7 @@ from objectseeker.inference.drawing import (
     truth_layers,
     with_legend,
 )
+from objectseeker.text import to_csv
 
 # The files of a reproduction: only what is needed to see a broken guarantee again.
 CLEAN, ATTACKED, CASE, DEFENSE, SCRIPT = "clean.png", "attacked.png", "case.json", "defense.json", "check.py"

@@ -9,10 +9,10 @@ from typing import Any
 from objectseeker.cli._console import terminal_table
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.files.atomic import save_json, save_text
-from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
 from objectseeker.metrics.evaluation import Evaluation
 from objectseeker.metrics.settings import describe_operating_point
 from objectseeker.metrics.slices import SliceMetrics, describe_worst, worst_slices
+from objectseeker.text import per_image, percent, to_csv, to_markdown, transpose
 
 UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defense, as `attack` writes it
 

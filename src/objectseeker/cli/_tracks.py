@@ -11,8 +11,8 @@ import typer
 from objectseeker.cli._console import escape, stderr_console, terminal_table
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text
-from objectseeker.files.tables import percent, to_csv, to_markdown
 from objectseeker.runs.run import Run
+from objectseeker.text import percent, to_csv, to_markdown
 
 if TYPE_CHECKING:
     from objectseeker.metrics import ThreatModel

@@ -10,7 +10,6 @@ from objectseeker.cli._console import terminal_table
 from objectseeker.cli._evaluation_tables import slices_for_terminal, slices_in_markdown, slices_json
 from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_json, save_text
-from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
 from objectseeker.inference.drawing import BLACK, ORANGE
 from objectseeker.metrics import EvaluationSettings, TuningResult
 from objectseeker.metrics.recipe_search import RecipeChoice, RecipeSearchResult
@@ -18,6 +17,7 @@ from objectseeker.metrics.slices import SliceMetrics
 from objectseeker.metrics.tuning import Trial, TunedRule
 from objectseeker.report import plots
 from objectseeker.report.plots import BLUE, LINE_STYLES, Line, LineStyle, Panel, Plot
+from objectseeker.text import per_image, percent, to_csv, to_markdown, transpose
 
 LOCATIONS: tuple[PatchLocation, ...] = ("far", "close", "over")
 RULE_STYLES: Mapping[str, LineStyle] = {"paper": LineStyle(ORANGE, "s", "--"), "evidence": LineStyle(BLUE, "o", "-")}

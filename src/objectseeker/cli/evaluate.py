@@ -153,8 +153,8 @@ def _compare(
 ) -> None:
     """Measure several runs alike, or each under rules tuned on its own halves, and print their differences."""
     from objectseeker.files.atomic import save_json, save_text
-    from objectseeker.files.tables import to_csv
     from objectseeker.metrics.comparison import compare
+    from objectseeker.text import to_csv
 
     masks = None
     if cross_tune is not None:
@@ -177,8 +177,8 @@ def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path
     """Write the certificates of every object; without annotations those of the output boxes, and say how many."""
     from objectseeker.core.threats import PATCH_LOCATIONS
     from objectseeker.files.atomic import save_json, save_text
-    from objectseeker.files.tables import to_csv
     from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, certify_run
+    from objectseeker.text import to_csv
 
     with progress("certifying", len(run.parts)) as bar:
         rows = certify_run(run, defense, threat, on_image=bar.advance)
@@ -214,7 +214,7 @@ def _compare_with_detectorguard(run: Run, settings: EvaluationSettings, out: Pat
     """Print the comparison with DetectorGuard, and save it."""
     from objectseeker.detectorguard import compare_with_detectorguard
     from objectseeker.files.atomic import save_json, save_text
-    from objectseeker.files.tables import to_csv, to_markdown
+    from objectseeker.text import to_csv, to_markdown
 
     with progress("computing objectness", 0) as bar:
         found = compare_with_detectorguard(run, settings, on_progress=bar.update)

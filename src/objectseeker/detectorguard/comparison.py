@@ -22,7 +22,6 @@ from objectseeker.detectorguard.metrics import (
 )
 from objectseeker.detectorguard.objectness import FEATURE_STEP, Features
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.files.tables import percent, to_html
 from objectseeker.metrics.average_precision import undefended_curve
 from objectseeker.metrics.defended_images import shares
 from objectseeker.metrics.evaluation import evaluate_images
@@ -30,7 +29,7 @@ from objectseeker.metrics.image_set import ImageSet, split_images
 from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.runs.observe import Progress
 from objectseeker.runs.run import Run
-from objectseeker.text import plural
+from objectseeker.text import percent, plural, to_html
 
 Shares = Mapping[PatchLocation, float | None]
 

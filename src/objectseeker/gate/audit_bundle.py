@@ -30,13 +30,12 @@ from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import write_atomic
-from objectseeker.files.tables import to_csv
 from objectseeker.gate.judge import GateResult
 from objectseeker.gate.release import ATTACK_NAME, ReleaseFiles, judge_release, run_files, without_path
 from objectseeker.gate.verdict_text import verdict_markdown
 from objectseeker.metrics.tally import Tally
 from objectseeker.runs.run import Run, open_run
-from objectseeker.text import display_path, quote_plain
+from objectseeker.text import display_path, quote_plain, to_csv
 
 FORMAT = 1
 MANIFEST = "manifest.json"

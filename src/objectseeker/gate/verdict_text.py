@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from objectseeker.files.tables import to_markdown
 from objectseeker.gate.judge import GateResult, RequirementResult
 from objectseeker.gate.policy import format_value
-from objectseeker.text import escape_invisible
+from objectseeker.text import escape_invisible, to_markdown
 
 MARKS = {"pass": "pass", "fail": "FAIL", "undecided": "undecided", "refuted": "REFUTED"}
 MARKDOWN_SPECIAL = "\\`*_{}[]<>#|~&"

@@ -20,7 +20,6 @@ from objectseeker.core.recipes import Recipe
 from objectseeker.core.threats import ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.tables import to_html
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 from objectseeker.metrics.evaluation import (
     ROWS,
@@ -35,6 +34,7 @@ from objectseeker.metrics.metric import Metric, difference_interval
 from objectseeker.metrics.tally import Tally
 from objectseeker.metrics.tuning import SearchSpec, Trial, tune_images
 from objectseeker.runs.run import Run
+from objectseeker.text import to_html
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,6 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.tables import per_image, percent, to_html
 from objectseeker.metrics import metric
 from objectseeker.metrics.average_precision import Curve
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
@@ -30,6 +29,7 @@ from objectseeker.metrics.slices import NO_TAGS, ImageTags, SliceMetrics, measur
 from objectseeker.metrics.tally import MAX_TALLIED_IMAGES, RunTally, Tally, TallyRequest, tally_images
 from objectseeker.metrics.track_certificates import TrackCertificates, TrackCriteria, certify_tracks
 from objectseeker.runs.run import Run
+from objectseeker.text import per_image, percent, to_html
 
 # Rows of tables: their labels, and the metrics in them.
 ROWS = {

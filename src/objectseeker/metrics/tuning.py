@@ -22,13 +22,13 @@ from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, Thr
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
-from objectseeker.files.tables import percent, to_html
 from objectseeker.metrics.average_precision import Curve, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
 from objectseeker.metrics.evaluation import DefendedOutcome
 from objectseeker.metrics.image_set import ImageSet, split_images
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, describe_fppi, require_seed
 from objectseeker.runs.run import Run
+from objectseeker.text import percent, to_html
 
 RuleKind = Literal["paper", "evidence"]
 RecallOf = Literal["defended", "undefended"]

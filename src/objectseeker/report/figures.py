@@ -11,7 +11,6 @@ from typing import Any
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text
-from objectseeker.files.tables import to_csv
 from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.report import plots
 from objectseeker.report.figure_plots import FIGURES, Figure, FigureContext
@@ -19,6 +18,7 @@ from objectseeker.report.report_data import ReportSource
 from objectseeker.runs.binding import missing_scores
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.run import Run
+from objectseeker.text import to_csv
 
 
 @dataclass(frozen=True, slots=True)
