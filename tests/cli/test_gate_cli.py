@@ -28,6 +28,7 @@ from objectseeker.runs.tables import decode_boxes, encode_boxes
 POLICY = """
 format = 1
 bootstrap_samples = 200
+max_boxes_per_image = 2
 [[require]]
 metric = "certified_recall"
 location = "over"
@@ -233,7 +234,9 @@ def test_ap_is_not_measured_on_a_curve_that_was_not_stored(workplace):
         detector="python:mine:detect", rule=follow.rule(Rule(), 0.5), masks=Halves(3), threshold_schedule=follow
     ).save("low.json")
     (workplace / "ap.toml").write_text('format = 1\n[[require]]\nmetric = "clean_ap50"\nat_least = "10 %"\n')
-    (workplace / "recall.toml").write_text('format = 1\n[[require]]\nmetric = "clean_recall"\nat_least = "10 %"\n')
+    (workplace / "recall.toml").write_text(
+        'format = 1\nmax_boxes_per_image = 2\n[[require]]\nmetric = "clean_recall"\nat_least = "10 %"\n'
+    )
     call("gate", "run", "--policy", "recall.toml", "--defense", "low.json")
     with pytest.raises(ObjectSeekerError, match=r"scores of at least 0\.05 .* the run stores none below 0\.1"):
         call("gate", "run", "--policy", "ap.toml", "--defense", "low.json")
@@ -419,7 +422,9 @@ def test_the_examples_for_build_servers_run_as_they_stand(workplace, tmp_path):
     shutil.copy(workplace / "truth.json", tmp_path / "data")
     shutil.copy(workplace / "tuned" / "defense.json", tmp_path)
     shutil.copy(workplace / "mine.py", tmp_path)
-    (tmp_path / "policy.toml").write_text('format = 1\n[[require]]\nmetric = "clean_recall"\nat_least = "10 %"\n')
+    (tmp_path / "policy.toml").write_text(
+        'format = 1\nmax_boxes_per_image = 2\n[[require]]\nmetric = "clean_recall"\nat_least = "10 %"\n'
+    )
     with contextlib.chdir(tmp_path):
         for line in examples[0]:
             program_name, *words = shlex.split(line)

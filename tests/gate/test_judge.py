@@ -1,5 +1,6 @@
 """The gate: figures are those of evaluate, and runs built to pass, fail, be undecided and regress do."""
 
+import re
 from dataclasses import replace
 
 import evaluation_cases
@@ -26,14 +27,14 @@ from objectseeker.gate.judge import (
 from objectseeker.gate.policy import parse_policy
 from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate_images
 from objectseeker.metrics.slices import ImageTags
-from objectseeker.metrics.tally import TallyRequest, tally_images
+from objectseeker.metrics.tally import SampledTally, TallyRequest, tally_images
 
 FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.3)
 SETTINGS = EvaluationSettings.from_schedule(FOLLOW, Rule(base_threshold=0.3))
 DEFENSE = Defense(detector="builtin", rule=SETTINGS.rule, masks=Halves(6), fingerprint="toy", threshold_schedule=FOLLOW)
 
 
-def policy_of(*requirements, start="bootstrap_samples = 200"):
+def policy_of(*requirements, start="bootstrap_samples = 200\nmax_boxes_per_image = 1"):
     text = "\n".join(["format = 1", start, *(f"[[require]]\n{one}" for one in requirements)])
     return resolve_thresholds(parse_policy(text), DEFENSE)
 
@@ -148,6 +149,61 @@ def test_runs_built_to_pass_fail_and_be_undecided(share, limit, outcome):
     assert len(judgment.failure_examples) == (0 if share == 1 else 6)
     if outcome == "undecided":
         assert f"about {judgment.additional_images:,} more images like these 60 would decide" in judgment.reason
+
+
+def test_images_that_the_sample_may_lack_leave_a_requirement_undecided_with_what_would_decide_it():
+    images = found_everywhere(200)
+    wanted = [
+        CERTIFIED.format("over", "80 %"),
+        'metric = "clean_recall"\nat_least = "80 %"',
+        'metric = "fppi"\nat_most = 1',
+    ]
+    policy = policy_of(*wanted, start="bootstrap_samples = 200")
+    assert policy.max_boxes_per_image == 100
+    release = Release(defense=DEFENSE, measurements=measured(images, policy))
+    results = apply_policy(policy, release, {}).results
+    assert [result.outcome for result in results] == ["undecided"] * 3
+    share = 1 - 0.025 ** (1 / 200)
+    of_objects = 100 * (1 - share) / (1 - share + 100 * share)
+    assert [result.with_unseen for result in results] == pytest.approx([of_objects, of_objects, 100 * share], abs=1e-5)
+    for result, one in zip(results, wanted, strict=True):
+        (bound,) = re.findall(r"set max_boxes_per_image = (\d+)", result.reason)
+        for boxes, outcome in ((int(bound), "pass"), (int(bound) + 1, "undecided")):
+            changed = replace(policy, max_boxes_per_image=boxes)
+            again = apply_policy(changed, release, {}).results[results.index(result)]
+            assert again.outcome == outcome, (one, boxes)
+    more = results[0].additional_images
+    release = Release(defense=DEFENSE, measurements=measured(found_everywhere(200 + more), policy))
+    assert apply_policy(policy, release, {}).results[0].outcome == "pass"
+
+
+def test_a_sample_with_more_boxes_than_the_policy_allows_counts_its_own():
+    images = found_everywhere(60)
+    policy = policy_of(CERTIFIED.format("over", "80 %"))
+    tally = measured(images, policy)
+    crowded = replace(tally, image=np.zeros(60, np.int64))
+    (result,) = apply_policy(policy, Release(defense=DEFENSE, measurements=crowded), {}).results
+    share = 1 - 0.025 ** (1 / 1)
+    assert result.with_unseen == pytest.approx(100 * (1 - share) * 60 / ((1 - share) * 60 + share * 60), abs=1e-5)
+
+
+def test_unseen_images_lower_clean_recall_as_much_as_any_division_of_their_objects_over_classes_could():
+    images = [replace(one, id=str(n)) for n, one in enumerate(evaluation_cases.noisy(3, 8))]
+    tally = measured(images, policy_of('metric = "clean_recall"\nat_least = "1 %"')).of_images_with_objects()
+    sample = SampledTally(tally, np.ones((1, len(tally.images))))
+    objects, found = sample.objects_per_class[0], sample.found_per_class[0]
+    objects, found = objects[objects > 0], found[objects > 0]
+    assert len(objects) == 2
+    share, boxes = 0.05, 40
+    mean = (1 - share) * objects / len(tally.images)
+    divided = np.linspace(0, share * boxes, 2001)
+    lost = [
+        (100 * f / o * m / (m + x)) for f, o, m, x in zip(found, objects, mean, (divided, divided[::-1]), strict=True)
+    ]
+    worst = np.mean(lost, 0).min()
+    bound = METRICS["clean_recall"].with_unseen(tally, share, boxes)
+    assert bound <= worst + 1e-9
+    assert bound == pytest.approx(worst, abs=1e-3)
 
 
 def test_few_perfect_images_prove_little():

@@ -4,7 +4,16 @@ import math
 
 import numpy as np
 import pytest
-from interval_coverage import CASES, PAIRS, covered, covered_pairs
+from interval_coverage import (
+    CASES,
+    CROWDS,
+    FLOODS,
+    PAIRS,
+    covered,
+    covered_pairs,
+    wrong_passes_of_crowds,
+    wrong_passes_of_floods,
+)
 
 from objectseeker.metrics.confidence_intervals import (
     additional_images,
@@ -96,6 +105,16 @@ def test_intervals_cover_as_often_as_they_say(case):
 
 def test_paired_intervals_cover_as_often_as_they_say():
     assert 0.9 <= covered_pairs(PAIRS[0], runs=100, samples=300) <= 1.0
+
+
+@pytest.mark.parametrize("family", CROWDS[:2])
+def test_a_gate_does_not_pass_because_crowded_images_are_not_in_the_sample(family):
+    assert wrong_passes_of_crowds(family, runs=60) <= 0.05  # 13 to 20 % by the intervals alone
+
+
+@pytest.mark.parametrize("family", FLOODS[:2])
+def test_a_gate_does_not_pass_because_images_with_many_false_positives_are_not_in_the_sample(family):
+    assert wrong_passes_of_floods(family, runs=60) <= 0.05  # up to 36 % by the intervals alone
 
 
 def test_how_many_more_images():

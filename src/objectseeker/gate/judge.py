@@ -1,15 +1,19 @@
 """Hold a release against a policy: every requirement passes, fails or is undecided, with a reason.
 
-A requirement passes if the worse end of its confidence interval meets the limit, fails if even the better end does not,
-and is undecided in between. A release passes if all of its requirements do, so a release that is not good enough passes
-no more often than it passes a single requirement. The gate fails closed: a missing input leaves a requirement
-undecided, never passed.
+A requirement fails if even the better end of its confidence interval does not meet the limit. It passes if the worse
+end does, and also the value that all images would have if the share of images that the sample may have missed held
+`max_boxes_per_image` boxes each and failed. In between it is undecided.
+
+A release passes if all of its requirements do, so a release that is not good enough passes no more often than it passes
+a single requirement. The gate fails closed: a missing input leaves a requirement undecided, never passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,8 +24,15 @@ from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate.policy import Policy, Requirement, Unit, format_value
 from objectseeker.metrics import metric
-from objectseeker.metrics.confidence_intervals import NOTHING, ConfidenceInterval, additional_images, bootstrap_interval
-from objectseeker.metrics.metric import Metric, difference_interval
+from objectseeker.metrics.confidence_intervals import (
+    DIGITS,
+    NOTHING,
+    ConfidenceInterval,
+    additional_images,
+    bootstrap_interval,
+    max_unseen_share,
+)
+from objectseeker.metrics.metric import Metric, difference_interval, with_unseen_objects
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, label_of, slice_selectors
 from objectseeker.metrics.tally import Tally
 from objectseeker.text import quote_plain
@@ -67,16 +78,20 @@ class RequirementResult:
     objects: int = 0
     vacuous: int = 0
     additional_images: int | None = None
+    with_unseen: float | None = None  # the value if the images that the sample may have missed failed
     failure_examples: tuple[FailureExample, ...] = ()
     slices: tuple[RequirementResult, ...] = ()
 
     @property
     def margin(self) -> float:
-        """Distance of the worse end from the limit; positive on the good side."""
+        """Distance of the worst value that must meet the limit from the limit; positive on the good side."""
         if self.limit is None or not self.interval.known:
             return 0.0
         better = self.requirement.higher_is_better
-        return self.interval.low - self.limit if better else self.limit - self.interval.high
+        end = self.interval.low if better else self.interval.high
+        if self.with_unseen is not None:
+            end = min(end, self.with_unseen) if better else max(end, self.with_unseen)
+        return end - self.limit if better else self.limit - end
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as gate.json holds them."""
@@ -92,6 +107,7 @@ class RequirementResult:
             "low": self.interval.low if known else None,
             "high": self.interval.high if known else None,
             "method": self.interval.method if known else None,
+            "with_unseen_images": self.with_unseen,
             "limit": self.limit,
             "unit": requirement.unit,
             "images": self.images,
@@ -207,6 +223,7 @@ class GateResult:
             "confidence": self.policy.confidence,
             "bootstrap_samples": self.policy.bootstrap_samples,
             "seed": self.policy.seed,
+            "max_boxes_per_image": self.policy.max_boxes_per_image,
             **self.inputs,
             "refuted": list(self.refuted),
             "requirements": [result.to_dict() for result in self.results],
@@ -324,20 +341,63 @@ def _slice_result(
         "samples": policy.bootstrap_samples,
         "seed": policy.seed,
     }
+    unseen: UnseenImages | None = None
     if requirement.against_baseline:
         interval = difference_interval((measured, tally), (measured, sides[1]), **options)
     else:
         interval = measured.interval(tally, **options)
+        if (worst := measured.with_unseen) is not None and interval.known:
+            unseen = UnseenImages(partial(worst, tally), _most_boxes(requirement, tally), requirement, policy)
     vacuous = 0
     if requirement.metric == "certified_recall":
         vacuous = tally.vacuous_count(requirement.threat, requirement.location)
-    result = _decide(requirement, interval, len(tally.ids), len(tally.label))
+    result = _decide(requirement, interval, len(tally.ids), len(tally.label), unseen)
     examples = tuple(_failure_examples(requirement, tally))
     return replace(result, slice=name, vacuous=vacuous, failure_examples=examples)
 
 
-def _decide(requirement: Requirement, interval: ConfidenceInterval, images: int, objects: int) -> RequirementResult:
-    """Return the outcome that follows from the interval of a metric."""
+@dataclass(frozen=True, slots=True)
+class UnseenImages:
+    """Images that a sample may have missed: statistics bound their share, the policy their boxes.
+
+    Attributes:
+        worst: Maps their share and how many boxes each has to the value of all images, if all of these boxes fail.
+        most_boxes: What one image of the sample has; an unseen one may have as many.
+        requirement: What is required of the value.
+        policy: Its confidence, and its bound on the boxes of an image.
+    """
+
+    worst: Callable[[float, int], float]
+    most_boxes: int
+    requirement: Requirement
+    policy: Policy
+
+    def share(self, images: int) -> float:
+        return max_unseen_share(images, self.policy.confidence)
+
+    @property
+    def boxes(self) -> int:
+        return max(self.policy.max_boxes_per_image, self.most_boxes)
+
+    def value(self, images: int, boxes: int | None = None) -> float:
+        """Return the worst value for a sample of this size, rounded to the worse side."""
+        unit, value = 10.0**DIGITS, self.worst(self.share(images), self.boxes if boxes is None else boxes)
+        return (math.floor(value * unit) if self.requirement.higher_is_better else math.ceil(value * unit)) / unit
+
+
+def _most_boxes(requirement: Requirement, tally: Tally) -> int:
+    per_image = tally.false_positives if requirement.metric == "fppi" else np.bincount(tally.image)
+    return int(per_image.max(initial=1))
+
+
+def _decide(
+    requirement: Requirement,
+    interval: ConfidenceInterval,
+    images: int,
+    objects: int,
+    unseen: UnseenImages | None = None,
+) -> RequirementResult:
+    """Return the outcome that follows from a metric's interval and the images that the sample may lack."""
     limit = requirement.value
     if requirement.against_baseline and requirement.higher_is_better:
         limit = -limit
@@ -349,6 +409,7 @@ def _decide(requirement: Requirement, interval: ConfidenceInterval, images: int,
         interval=interval,
         images=images,
         objects=objects,
+        with_unseen=None if unseen is None else unseen.value(images),
     )
     if not interval.known:
         return result
@@ -368,6 +429,8 @@ def _decide(requirement: Requirement, interval: ConfidenceInterval, images: int,
         if count < minimum:
             reason = f"the sample has {count} {unit} and {minimum} are required: observe more images"
             return replace(result, reason=reason, additional_images=minimum - count if unit == "images" else None)
+    if meets_limit(worse) and unseen is not None and not meets_limit(unseen.value(images)):
+        return _undecided_for_unseen(result, unseen, meets_limit)
     if meets_limit(worse):
         end = format_value(worse, requirement.unit)
         return replace(result, outcome="pass", reason=f"the worse end, {end}, is good enough")
@@ -375,6 +438,36 @@ def _decide(requirement: Requirement, interval: ConfidenceInterval, images: int,
     if more is None or more > MAX_IMAGE_FACTOR * images:
         return replace(result, reason="the value is at the limit itself: no number of images would decide it")
     return replace(result, reason=_undecided_reason(interval, requirement.unit, more, images), additional_images=more)
+
+
+def _first(holds: Callable[[int], bool], largest: int) -> int | None:
+    """Return the smallest number from 1 to `largest` that holds, if all larger ones do, too."""
+    low, high = 0, largest
+    if not holds(largest):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _undecided_for_unseen(
+    result: RequirementResult, unseen: UnseenImages, meets_limit: Callable[[float], bool]
+) -> RequirementResult:
+    """Say what the images that the sample may lack could do, and what would rule that out."""
+    requirement, images = result.requirement, result.images
+    more = _first(lambda count: meets_limit(unseen.value(images + count)), MAX_IMAGE_FACTOR * images)
+    ways = [] if more is None else [f"observe about {more:,} more"]
+    too_many = _first(lambda boxes: not meets_limit(unseen.value(images, boxes)), unseen.boxes) or 1
+    if too_many > unseen.most_boxes:
+        ways.append(f"set max_boxes_per_image = {too_many - 1} in the policy if no image has more")
+    kind = "false positives" if requirement.metric == "fppi" else "lost objects"
+    value = format_value(unseen.value(images), requirement.unit)
+    reason = (
+        f"{100 * unseen.share(images):.2g} % of all images may be unlike these {images:,}; with {unseen.boxes} {kind} "
+        f"each it would be {value}: {' or '.join(ways) or 'the limit is out of reach'}"
+    )
+    return replace(result, reason=reason, additional_images=more)
 
 
 def _undecided_reason(interval: ConfidenceInterval, unit: Unit, more: int, images: int) -> str:
@@ -439,7 +532,14 @@ def _attack_result(requirement: Requirement, policy: Policy, release: Release) -
         seed=policy.seed,
         bounds=(0.0, 100.0),
     )
-    result = _decide(requirement, interval, len(images), len(survivors))
+    value = interval.value
+    unseen = UnseenImages(
+        lambda share, boxes: with_unseen_objects(value, float(total.mean()), share, boxes),
+        int(total.max()),
+        requirement,
+        policy,
+    )
+    result = _decide(requirement, interval, len(images), len(survivors), unseen)
     return replace(result, failure_examples=lost[:MAX_EXAMPLES])
 
 

@@ -17,7 +17,9 @@ from objectseeker.text import quote, suggest_name
 FORMAT = 1
 CONFIDENCE = 0.95
 SAMPLES = 2000
+MAX_BOXES_PER_IMAGE = 100  # as many detections per image as COCO counts
 MAX_SAMPLES = 100_000
+MAX_BOXES = 1_000_000
 
 Limit = Literal["at_least", "at_most", "max_regression"]
 LIMITS: tuple[Limit, ...] = ("at_least", "at_most", "max_regression")
@@ -141,12 +143,17 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Requirements, and the confidence of the two-sided intervals at whose ends they are tested."""
+    """Requirements, and the confidence of the two-sided intervals at whose ends they are tested.
+
+    `max_boxes_per_image` is the assumption about images unlike those of the run: none has more objects, or more false
+    positives.
+    """
 
     requirements: tuple[Requirement, ...]
     confidence: float = CONFIDENCE
     bootstrap_samples: int = SAMPLES
     seed: int = 0
+    max_boxes_per_image: int = MAX_BOXES_PER_IMAGE
 
 
 def format_value(value: float, unit: Unit) -> str:
@@ -180,7 +187,9 @@ def parse_policy(text: str, source: str = "the policy") -> Policy:
 
 
 def _policy(content: Mapping[str, Any]) -> Policy:
-    _require_known(content, ("format", "confidence", "bootstrap_samples", "seed", "require"), "the policy")
+    _require_known(
+        content, ("format", "confidence", "bootstrap_samples", "seed", "max_boxes_per_image", "require"), "the policy"
+    )
     if content.get("format") != FORMAT:
         raise ObjectSeekerError(f"format must be {FORMAT}, got {quote(content.get('format'))}")
     confidence = require_number(content.get("confidence", CONFIDENCE), "confidence")
@@ -192,6 +201,9 @@ def _policy(content: Mapping[str, Any]) -> Policy:
     seed = content.get("seed", 0)
     if type(seed) is not int or seed < 0:
         raise ObjectSeekerError(f"seed must be a whole number of at least 0, got {quote(seed)}")
+    boxes = require_count(content.get("max_boxes_per_image", MAX_BOXES_PER_IMAGE), "max_boxes_per_image")
+    if not 1 <= boxes <= MAX_BOXES:
+        raise ObjectSeekerError(f"max_boxes_per_image must be within 1 and {MAX_BOXES:,}, got {boxes}")
     listed = content.get("require")
     if not isinstance(listed, list) or not listed or not all(isinstance(item, dict) for item in listed):
         raise ObjectSeekerError("it has no requirement: write [[require]] and a metric below it")
@@ -199,7 +211,13 @@ def _policy(content: Mapping[str, Any]) -> Policy:
     for name, count in Counter(requirement.name for requirement in requirements).items():
         if count > 1:
             raise ObjectSeekerError(f"{count} requirements are called {quote(name)}: give each its own name")
-    return Policy(requirements=requirements, confidence=confidence, bootstrap_samples=samples, seed=seed)
+    return Policy(
+        requirements=requirements,
+        confidence=confidence,
+        bootstrap_samples=samples,
+        seed=seed,
+        max_boxes_per_image=boxes,
+    )
 
 
 def _requirement(item: Mapping[str, Any], number: int) -> Requirement:
@@ -323,6 +341,11 @@ format = 1
 confidence = 0.95
 # bootstrap_samples = 2000   # resamples of the images
 # seed = 0
+
+# Images unlike any in the run may exist: of n images none was such a one, so they are at most about 3.7 / n of all. No
+# sample tells how many objects they have; you do. A requirement passes only if it would even if every one of them held
+# this many objects, all of them lost, or this many false positives.
+max_boxes_per_image = 100
 
 # The share of all objects that no square patch of 1 % of the image can hide, wherever it is.
 [[require]]

@@ -41,6 +41,8 @@ class Metric:
         lower: The smallest possible value.
         needs_objects: Images without objects have no part in it.
         trials: For a share of images that each succeed or fail: successes and trials, for an exact interval.
+        with_unseen: Maps a tally, a share of all images that is unlike the tally's, and how many boxes each of these
+            has at most, to the worst value of all images. None where nothing bounds it.
     """
 
     values: Callable[[Tally, Floats], Floats]
@@ -48,6 +50,7 @@ class Metric:
     lower: float = 0.0
     needs_objects: bool = False
     trials: Callable[[Tally], tuple[int, int]] | None = None
+    with_unseen: Callable[[Tally, float, int], float] | None = None
 
     def value(self, tally: Tally) -> float:
         """Return the metric of all images; NaN if it is undefined."""
@@ -99,6 +102,55 @@ def difference_interval(
     )
 
 
+def with_unseen_objects(value: float, per_image: float, share: float, boxes: int) -> float:
+    """Return a share of objects after some images are replaced by ones with `boxes` failed objects.
+
+    Args:
+        value: The share of the objects of the images at hand that succeed.
+        per_image: How many objects these images have on average.
+        share: Of all images, those that are unlike them.
+        boxes: How many objects each of those has.
+
+    Example:
+        >>> with_unseen_objects(90.0, per_image=2, share=0.01, boxes=60)
+        69.06976744186046
+    """
+    seen = (1 - share) * per_image
+    return value * seen / (seen + share * boxes)
+
+
+def _with_unseen_objects(values: Callable[[Tally, Floats], Floats]) -> Callable[[Tally, float, int], float]:
+    def worst(tally: Tally, share: float, boxes: int) -> float:
+        images = len(tally.images)
+        value = float(values(tally, np.ones((1, images)))[0])
+        return with_unseen_objects(value, float(tally.objects.sum()) / images, share, boxes)
+
+    return worst
+
+
+def _clean_recall_with_unseen(tally: Tally, share: float, boxes: int) -> float:
+    """Give the unseen images the objects of those classes that lower the mean over classes most.
+
+    A class with recall r and m objects per image drops to r·m / (m + x) if x further objects per image fail. The
+    loss is concave in x, so the worst division of the objects has equal slopes r·m / (m + x)² wherever x > 0; the
+    slope is found by bisection, and its lower end divides at least as many objects as there are.
+    """
+    sample = SampledTally(tally, np.ones((1, len(tally.images))))
+    objects, found = sample.objects_per_class[0], sample.found_per_class[0]
+    there = objects > 0
+    mean = (1 - share) * objects[there] / len(tally.images)
+    recall = 100 * found[there] / objects[there]
+
+    def added(slope: float) -> Floats:
+        return np.asarray(np.maximum(np.sqrt(recall * mean / slope) - mean, 0.0))
+
+    low, high = 0.0, float((recall / mean).max())
+    for _ in range(100 if high > 0 else 0):
+        middle = (low + high) / 2
+        low, high = (middle, high) if added(middle).sum() >= share * boxes else (low, middle)
+    return float((recall * mean / (mean + added(low))).mean()) if low > 0 else 0.0
+
+
 def certified_recall(threat: ThreatModel, location: PatchLocation) -> Metric:
     """Of all objects, those that no patch at this location can hide."""
 
@@ -106,7 +158,7 @@ def certified_recall(threat: ThreatModel, location: PatchLocation) -> Metric:
         sample = SampledTally(tally, weights)
         return percent(sample.certified(threat, location), sample.objects)
 
-    return Metric(values, needs_objects=True)
+    return Metric(values, needs_objects=True, with_unseen=_with_unseen_objects(values))
 
 
 def joint_certified_recall(threat: ThreatModel) -> Metric:
@@ -116,7 +168,7 @@ def joint_certified_recall(threat: ThreatModel) -> Metric:
         sample = SampledTally(tally, weights)
         return percent(sample.guaranteed(threat), sample.objects)
 
-    return Metric(values, needs_objects=True)
+    return Metric(values, needs_objects=True, with_unseen=_with_unseen_objects(values))
 
 
 def _clean_recall(tally: Tally, weights: Floats) -> Floats:
@@ -154,8 +206,12 @@ def _spurious(tally: Tally, weights: Floats) -> Floats:
     return ratio(sample.spurious, sample.images)
 
 
-clean_recall = Metric(_clean_recall, needs_objects=True)
-fppi = Metric(_fppi, upper=lambda tally: max(float(tally.false_positives.max(initial=0)), 1.0))
+clean_recall = Metric(_clean_recall, needs_objects=True, with_unseen=_clean_recall_with_unseen)
+fppi = Metric(
+    _fppi,
+    upper=lambda tally: max(float(tally.false_positives.max(initial=0)), 1.0),
+    with_unseen=lambda tally, share, boxes: (1 - share) * float(tally.false_positives.mean()) + share * boxes,
+)
 spurious_per_image = Metric(_spurious, upper=lambda tally: max(float(tally.spurious.max(initial=0)), 1.0))
 false_alert_rate = Metric(_false_alert_rate, trials=lambda tally: (int(tally.flagged.sum()), int(tally.images.sum())))
 ap50 = Metric(_ap50)
