@@ -130,8 +130,8 @@ def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypa
     ("change", "message"),
     [
         (lambda c: c | {"format": 9}, "has format 9"),
-        (lambda c: c | {"lines": 10}, r"unknown entries \(lines\)"),
-        (lambda c: {k: v for k, v in c.items() if k != "rule"}, "lacks detector, rule or masks"),
+        (lambda c: c | {"lines": 10}, "has an unknown key 'lines': write it with"),
+        (lambda c: {k: v for k, v in c.items() if k != "rule"}, "lacks the key rule: write it with"),
         (lambda c: c | {"masks": "thirds:1"}, "cannot read the masks 'thirds:1'"),
         (lambda c: c | {"rule": c["rule"] | {"mask_threshold": 0.9}}, "was edited"),
         (lambda c: c | {"rule": c["rule"] | {"mask_threshold": 7}}, "mask_threshold must lie within"),
@@ -140,9 +140,13 @@ def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypa
             lambda c: c | {"rule": c["rule"] | {"kind": "best"}},
             "its rule has an unknown kind: got 'best'. Use evidence, iou",
         ),
-        (lambda c: c | {"rule": 5}, "settings by name"),
+        (lambda c: c | {"rule": 5}, "rule must be a group of settings, got 5: write it with"),
+        (lambda c: c | {"rule": {"kind": []}}, r"its rule has an unknown kind: got \[\]"),
+        (lambda c: c | {"format": True}, "has format True"),
+        (lambda c: c | {"masks": "rolling:8:" * 5000 + "halves:3"}, "cannot read the masks"),
+        (lambda c: c | {"masks": "halves:3+" * 5000 + "halves:3"}, "at most 16 recipes"),
         (lambda c: c | {"detector": "magic:x"}, "unknown detector 'magic:x'"),
-        (lambda c: [c], "is not a defense file"),
+        (lambda c: [c], "must be a group of settings, got"),
     ],
 )
 def test_a_file_that_is_no_defense_is_one_sentence(tmp_path, change, message):
@@ -215,11 +219,13 @@ def test_equal_defenses_have_one_checksum_whatever_their_numbers_are_typed_as():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rule": "ioa"}, "settings by name"),
-        ({"batch_size": 10**400}, "batch"),
+        ({"rule": "ioa"}, "rule must be a group of settings, got 'ioa'"),
+        ({"batch_size": 10**400}, "has the number 1000.*: whole numbers must fit 64 bits"),
+        ({"fill": True}, "fill must be a whole number, got True"),
+        ({"rule": Rule().to_dict() | {"classwise": 1}}, "classwise must be true or false, got 1"),
         ({"score_floor": "0.1"}, "score_floor must be a number"),
         ({"layout": 5}, "layout must be a string"),
-        ({"class_names": "ab"}, "class_names must be strings"),
+        ({"class_names": "ab"}, "class_names must be a list or null, got 'ab'"),
         ({"input_size": [1, 2, 3]}, "input_size must be"),
         ({"fill": 1000}, "fill must be"),
     ],

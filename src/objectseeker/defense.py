@@ -185,19 +185,10 @@ class Defense:
         return replace(self, fingerprint=fingerprint)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that `from_dict` reads back to an equal defense."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        schedule = None if self.threshold_schedule is None else asdict(self.threshold_schedule)
-        return (
-            {"format": FORMAT}
-            | plain
-            | {
-                "detector": self.detector_name,
-                "masks": str(self.masks),
-                "rule": self.rule.to_dict(),
-                "threshold_schedule": schedule,
-            }
-        )
+        """Return plain values that `from_dict` reads back to an equal defense."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values |= {"detector": self.detector_name, "rule": self.rule.to_dict()}
+        return {"format": FORMAT, **{name: codec.to_plain(value) for name, value in values.items()}}
 
     def to_public_dict(self) -> dict[str, Any]:
         """Return the settings and their checksum without the path of the detector's file, to be shared."""
@@ -205,28 +196,26 @@ class Defense:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], source: str = "the defense") -> Defense:
-        """Parse what `to_dict` returned; errors name `source`."""
-        values = {key: value for key, value in dict(content).items() if key != "sha256"}
-        written_as = values.pop("format", None)
-        if written_as != FORMAT:
-            raise ObjectSeekerError(f"{source} has format {written_as!r}, this objectseeker reads format {FORMAT}")
-        unknown = values.keys() - {item.name for item in fields(cls)}
-        if unknown or not {"detector", "rule", "masks"} <= values.keys():
-            what = f"has unknown entries ({', '.join(sorted(unknown))})" if unknown else "lacks detector, rule or masks"
-            raise ObjectSeekerError(f"{source} {what}: write it with Defense.save or objectseeker tune")
+        """Read what `to_dict` or `to_public_dict` returned; errors name `source`.
+
+        Raises:
+            ObjectSeekerError: A key is unknown or missing, a value has another type, or the settings are not those of
+                their checksum.
+        """
+        document = codec.from_plain(
+            content, _Document, source, format=FORMAT, fix="write it with Defense.save or objectseeker tune"
+        )
+        values = {item.name: getattr(document, item.name) for item in fields(cls)}
         try:
-            values["masks"] = parse_recipe(values["masks"])
-            values["rule"] = rule_from_dict(values["rule"])
-            if values.get("threshold_schedule") is not None:
-                values["threshold_schedule"] = ThresholdSchedule(**values["threshold_schedule"])
-            for name in ("class_names", "input_size"):
-                if isinstance(values.get(name), list):
-                    values[name] = tuple(values[name])
-            return cls(**values)
+            defense = cls(**values | {"rule": rule_from_dict(document.rule)})
         except ObjectSeekerError as error:
             raise ObjectSeekerError(f"{source} cannot be used: {error}") from None
-        except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
-            raise ObjectSeekerError(f"{source} cannot be read ({error}): write it with Defense.save") from None
+        if document.sha256 not in (None, defense.sha256):
+            raise ObjectSeekerError(
+                f"{source} was edited: its settings are not those of its sha256; remove that line to make it "
+                "another one"
+            )
+        return defense
 
     def save(self, path: str | Path) -> None:
         """Write the file. A detector's file is named relative to it, so both can move together."""
@@ -256,14 +245,28 @@ class Defense:
             known = f"; by name there are {', '.join(BUILTIN_DEFENSES)}" if isinstance(error, FileNotFoundError) else ""
             raise ObjectSeekerError(f"cannot read the defense {path}: {error.strerror}{known}") from None
         content = codec.parse_json(text, str(path), fix="it is not a defense file, write one with objectseeker tune")
-        if not isinstance(content, dict):
-            raise ObjectSeekerError(f"{path} is not a defense file: write one with objectseeker tune")
         defense = cls.from_dict(content, str(path))
-        if content.get("sha256", defense.sha256) != defense.sha256:
-            raise ObjectSeekerError(
-                f"{path} was edited: its settings are not those of its sha256; remove that line to make it another one"
-            )
         return replace(defense, detector=spec_resolved_from(defense.detector_name, path.parent))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    """A defense file, without its format."""
+
+    detector: str
+    rule: dict[str, Any]  # by its kind
+    masks: Recipe
+    fill: int = DEFAULT_FILL
+    batch_size: int | None = None
+    layout: str | None = None
+    input_size: int | tuple[int, int] | None = None
+    class_names: tuple[str, ...] | None = None
+    score_floor: float | None = None
+    mask_mode: str | None = None
+    precision: str | None = None
+    fingerprint: str | None = None
+    threshold_schedule: ThresholdSchedule | None = None
+    sha256: str | None = None
 
 
 def _names(names: Any) -> tuple[str, ...] | None:

@@ -2,20 +2,25 @@
 
 import contextlib
 import csv
+import hashlib
+import html
 import io
 import json
 import re
 import shlex
 import shutil
 import zipfile
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from command import photographs
 
 import objectseeker
-from objectseeker import Defense, Halves, Rule
+from objectseeker import Defense, Halves, IouRule, Rule
 from objectseeker.cli._app import program
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
@@ -23,7 +28,7 @@ from objectseeker.gate import verify
 from objectseeker.gate.audit_bundle import MANIFEST, json_bytes, write_bundle
 from objectseeker.gate.policy import parse_policy
 from objectseeker.runs.run import checksum, open_run
-from objectseeker.runs.tables import decode_boxes, encode_boxes
+from objectseeker.runs.tables import PART_SCHEMA, decode_boxes, encode_boxes
 
 POLICY = """
 format = 1
@@ -144,6 +149,58 @@ def test_python_judges_as_the_command_line_does(workplace):
     assert verify("python.zip").to_dict() == printed
     with pytest.raises(ObjectSeekerError, match="Name a baseline run"):
         objectseeker.gate("run", "easy.toml", baseline_defense="tuned/defense.json")
+
+
+def written_with(folder, name, **changes):
+    """What gate writes and says of the tuned defense with another rule."""
+    tuned = Defense.load(folder / "tuned" / "defense.json")
+    settings = {key: changes.pop(key) for key in ("classwise",) if key in changes}
+    rule = replace(tuned.rule, **settings)
+    rule = IouRule(ioa_rule=rule) if changes else rule
+    replace(tuned, rule=rule, threshold_schedule=None).save(folder / f"{name}.json")
+    (folder / "joint.toml").write_text(JOINT)
+    out = ["--out", name, "--audit-bundle", f"{name}.zip"]
+    call("gate", "run", "--policy", "joint.toml", "--defense", f"{name}.json", *out)
+    inside = {path: content.decode() for path, content in members_of(folder / f"{name}.zip").items() if "/" not in path}
+    written = {path.name: path.read_text() for path in (folder / name).iterdir()}
+    return inside, written
+
+
+JOINT = 'format = 1\n[[require]]\nmetric = "joint_certified_recall"\nat_least = "0 %"\n'
+
+
+@pytest.mark.parametrize(
+    ("changes", "property_"),
+    [
+        ({}, "a box of the object's class that covers more than T of it"),
+        ({"classwise": False}, "a box of some class, not necessarily the object's, that covers more than T of it"),
+        ({"iou": True}, "a box of the object's class whose IoU with it exceeds T"),
+        (
+            {"iou": True, "classwise": False},
+            "a box of some class, not necessarily the object's, whose IoU with it exceeds T",
+        ),
+    ],
+)
+def test_what_is_stated_follows_from_the_defense(workplace, changes, property_):
+    inside, written = written_with(workplace, "stated", **changes)
+    assert json.loads(inside["assurance.json"])["property"].endswith(f"outputs {property_}")
+    assert json.loads(written["gate.json"])["defense"]["certifies"] == property_
+    for text in (inside["README.md"], written["gate.md"], html.unescape(written["gate.html"])):
+        assert property_ in text
+        assert "one output box may cover several of them" in text
+    every = " ".join([*inside.values(), *written.values()])
+    assert changes.get("classwise", True) == ("a box of the object's class" in html.unescape(every))
+
+
+@pytest.mark.parametrize("other", [{"classwise": False}, {"iou": True}])
+def test_what_certifies_different_things_is_not_compared(workplace, other):
+    written_with(workplace, "same")
+    written_with(workplace, "other", **other)
+    arguments = ["gate", "run", "--policy", "joint.toml", "--baseline", "run"]
+    call(*arguments, "--defense", "same.json", "--baseline-defense", "same.json")
+    for one, another in (("same", "other"), ("other", "same")):
+        with pytest.raises(ObjectSeekerError, match=r"the baseline certifies something else: a box of"):
+            call(*arguments, "--defense", f"{one}.json", "--baseline-defense", f"{another}.json")
 
 
 def test_the_example_is_a_policy(workplace):
@@ -329,7 +386,7 @@ def test_one_box_or_one_score_is_noticed(bundle, tmp_path, column, value):
     plain = rewritten(
         bundle, lambda members: moved(members, column, value, renamed=False), tmp_path / "a.zip", honest=True
     )
-    assert "the manifest says" in call("verify", plain, code=1)
+    assert "manifest.json members run/parts/000000" in call("verify", plain, code=1)
     fitting = rewritten(bundle, lambda members: moved(members, column, value, renamed=False), tmp_path / "b.zip")
     assert "parquet does not match the checksum in its name" in call("verify", fitting, code=1)
     renamed = rewritten(bundle, lambda members: moved(members, column, value, renamed=True), tmp_path / "c.zip")
@@ -403,6 +460,175 @@ def test_what_unpacks_to_more_than_it_is_is_refused(bundle, tmp_path):
     (tmp_path / "cut.zip").write_bytes(content[: len(content) // 2])
     with pytest.raises(ObjectSeekerError, match="not an audit bundle, or is damaged"):
         call("verify", tmp_path / "cut.zip")
+
+
+def fingerprint_of(members):
+    return json.loads(members["verdict.json"])["run"]["run_fingerprint"]
+
+
+def put_part(members, content, folder="run/parts"):
+    """The first part with this content, under a name with the checksum that fits."""
+    number = int(first_part(members).split("/")[-1].split("-")[0])
+    if folder == "run/parts":
+        del members[first_part(members)]
+    members[f"{folder}/{number:06d}-{checksum(fingerprint_of(members), number, content)}.parquet"] = content
+
+
+def parquet_of(table, groups=1):
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema, compression="zstd") as writer:
+        for _ in range(groups):
+            writer.write_table(table, row_group_size=len(table))
+        writer.add_key_value_metadata({"images": '[[0,96,64,""]]'})
+    return sink.getvalue()
+
+
+def many_boxes(members):
+    """Three million equal boxes of one image in a few kilobytes."""
+    values = {field.name: pa.array(np.full(10**6, field.name in ("x2", "y2")), pa.uint8()) for field in PART_SCHEMA}
+    table = pa.table({name: column.cast(PART_SCHEMA.field(name).type) for name, column in values.items()})
+    content = parquet_of(table, 3)
+    assert len(content) < 120_000
+    put_part(members, content)
+
+
+def edit_run(change):
+    """run.json with the text changed, and its first line made to fit."""
+
+    def edited(members):
+        body = members["run/run.json"].split(b",\n", 1)[1]
+        body = change(body)
+        members["run/run.json"] = b'{\n"sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'",\n' + body
+
+    return edited
+
+
+def edit_json(name, change):
+    def edited(members):
+        members[name] = json_bytes(change(json.loads(members[name])))
+
+    return edited
+
+
+def replace_text(name, old, new):
+    def edited(members):
+        assert old in members[name]
+        members[name] = members[name].replace(old, new)
+
+    return edited
+
+
+def other_images(members):
+    index = b"PAR1 no images PAR1"
+    old = hashlib.sha256(members["run/images.parquet"]).hexdigest().encode()
+    members["run/images.parquet"] = index
+    edit_run(lambda body: body.replace(old, hashlib.sha256(index).hexdigest().encode()))(members)
+
+
+def other_columns(members):
+    put_part(members, parquet_of(pa.table({"image": [0], "mask": ["a"]})))
+
+
+def other_schedule(content):
+    rule = Defense.from_dict(content).rule
+    content["threshold_schedule"] = asdict(ThresholdSchedule.from_rule(rule))
+    return content
+
+
+def baseline_without_a_run(members):
+    del members["baseline/run.json"]
+
+
+REJECTED = {
+    "no Parquet": lambda members: put_part(members, b"PAR1garbagePAR1"),
+    "other columns": other_columns,
+    "no images": other_images,
+    "a bomb": many_boxes,
+    "run.json without format": edit_run(lambda body: body.replace(b'"format": 1,\n', b"")),
+    "run.json of format true": edit_run(lambda body: body.replace(b'"format": 1', b'"format": true')),
+    "run.json with another setting": edit_run(lambda body: body.replace(b'"format"', b'"more": 1,\n"format"')),
+    "run.json with a setting twice": edit_run(lambda body: body.replace(b'"format"', b'"seed": 1,\n"format"')),
+    "run.json that is no JSON": edit_run(lambda body: body[:-3]),
+    "run.json in other words": edit_run(lambda body: body.replace(b'"format": 1', b'"format":  1')),
+    "run.json without images per part": edit_run(
+        lambda body: body.replace(b'"images_per_part": 1', b'"images_per_part": 0')
+    ),
+    "defense without fingerprint": edit_json(
+        "defense.json", lambda content: {key: content[key] for key in content if key not in ("fingerprint", "sha256")}
+    ),
+    "defense with another schedule": edit_json("defense.json", other_schedule),
+    "defense with a rule twice": replace_text(
+        "defense.json", b'"rule": {', b'"rule": {"mask_threshold": 0.1}, "rule": {'
+    ),
+    "defense of format true": replace_text("defense.json", b'"format": 1', b'"format": true'),
+    "defense with true for a number": replace_text("defense.json", b'"evidence_power": 1.0', b'"evidence_power": true'),
+    "defense with a fraction for a count": replace_text("defense.json", b'"fill": 1', b'"fill": 0.1'),
+    "a pending part": lambda members: put_part(
+        members, touched(members[first_part(members)], "score", -0.1), "run/pending"
+    ),
+    "a baseline without a run": baseline_without_a_run,
+    "no software": lambda members: members.pop("software.json"),
+    "garbage for software": lambda members: members.update({"software.json": b"garbage"}),
+    "software of numbers": lambda members: members.update({"software.json": b'{"numpy": 2}\n'}),
+    "software in other words": replace_text("software.json", b'"numpy"', b' "numpy"'),
+    "attacks that leave a number out": lambda members: members.update({"attacks/attack-2.json": b"{}"}),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_what_gate_would_not_have_written_is_rejected(bundle, tmp_path, name):
+    file = rewritten(bundle, REJECTED[name], tmp_path / "e.zip")
+    printed = call("verify", file, code=1)
+    assert "it is not what was written" in printed
+    assert len(printed.splitlines()) <= 22
+
+
+def test_a_bomb_is_named_before_it_is_read(bundle, tmp_path):
+    assert "more memory than disk" in call("verify", rewritten(bundle, many_boxes, tmp_path / "e.zip"), code=1)
+
+
+def with_comment(archive, entries):
+    archive.comment = b"verified"
+
+
+def with_other_dates(archive, entries):
+    for entry in entries:
+        entry.date_time = (2020, 1, 1, 0, 0, 0)
+
+
+def with_links(archive, entries):
+    for entry in entries:
+        entry.external_attr = 0o120777 << 16
+
+
+def with_another_order(archive, entries):
+    entries.reverse()
+
+
+@pytest.mark.parametrize("change", [with_comment, with_other_dates, with_links, with_another_order])
+def test_a_zip_packed_in_another_way_is_rejected(bundle, tmp_path, change):
+    with zipfile.ZipFile(bundle) as archive:
+        entries, inside = archive.infolist(), {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "e.zip", "w") as archive:
+        change(archive, entries)
+        for entry in entries:
+            archive.writestr(entry, inside[entry.filename])
+    assert "not packed as gate packs it" in call("verify", tmp_path / "e.zip", code=1)
+
+
+def test_hidden_bytes_are_rejected(bundle, tmp_path):
+    content = bundle.read_bytes()
+    (tmp_path / "before.zip").write_bytes(b"#!/bin/sh\n" + content)
+    with zipfile.ZipFile(bundle) as archive:
+        entries, inside = archive.infolist(), {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "unlisted.zip", "w") as archive:
+        for entry in entries:
+            archive.writestr(entry, inside[entry.filename])
+        archive.writestr("other.json", b'{"verdict": "fail"}')
+        archive.filelist.pop()
+        del archive.NameToInfo["other.json"]
+    for name in ("before.zip", "unlisted.zip"):
+        assert "not packed as gate packs it" in call("verify", tmp_path / name, code=1)
 
 
 def commands_in_docs():

@@ -1,5 +1,6 @@
 """The gate: figures are those of evaluate, and runs built to pass, fail, be undecided and regress do."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -11,11 +12,11 @@ from evaluation_cases import NAMES, VOCABULARY
 from objectseeker import Defense, Halves, IouRule, Patch, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.detectors.check import CheckResult, DetectorCheck
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate.judge import (
     METRICS,
     AttackResults,
-    DetectorCheckReport,
     Release,
     apply_policy,
     metric_of,
@@ -25,6 +26,7 @@ from objectseeker.gate.judge import (
     resolve_thresholds,
 )
 from objectseeker.gate.policy import parse_policy
+from objectseeker.gate.release import read_detector_check
 from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate_images
 from objectseeker.metrics.slices import ImageTags
 from objectseeker.metrics.tally import SampledTally, TallyRequest, tally_images
@@ -328,8 +330,8 @@ def test_an_attack_refutes_a_certificate_by_its_own_account_or_by_the_runs():
     assert hidden.verdict == "refuted"
 
 
-FINDINGS = [{"name": "deterministic", "passed": True}, {"name": "another batch size", "passed": None}]
-CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENSE.fill, "passed": True, "checks": FINDINGS}
+FINDINGS = (CheckResult("deterministic", True, ""), CheckResult("another batch size", None, ""))
+CHECK = DetectorCheck("toy", "halves:6", DEFENSE.fill, FINDINGS, None)
 
 
 @pytest.mark.parametrize(
@@ -339,22 +341,37 @@ CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENSE.fill, "passed":
         ({"detector": "other"}, "undecided", "about the detector other, not toy"),
         ({"masks": "halves:4"}, "undecided", "checked under halves:4"),
         ({"fill": 0}, "undecided", "fill 0"),
-        ({"masks": None}, "undecided", "names no masks and fill"),
-        ({"passed": False}, "fail", "these checks failed"),
-        ({"checks": [{"name": "deterministic", "passed": False}]}, "fail", "deterministic"),
-        ({"checks": []}, "fail", "these checks failed"),
+        ({"results": (CheckResult("deterministic", False, ""),)}, "fail", "these checks failed: deterministic"),
     ],
 )
-def test_check_detector_must_have_passed_for_this_very_defense(changes, outcome, reason):
-    transcript = DetectorCheckReport.from_dict(CHECK | changes, "check.json")
-    (judgment,) = gate_of(found_everywhere(3), 'metric = "detector_check"', detector_check=transcript).results
+def test_check_detector_must_have_passed_for_this_very_defense(tmp_path, changes, outcome, reason):
+    check = replace(CHECK, **changes)
+    (tmp_path / "check.json").write_text(json.dumps(check.to_dict()))
+    assert read_detector_check(tmp_path / "check.json") == check
+    (judgment,) = gate_of(found_everywhere(3), 'metric = "detector_check"', detector_check=check).results
     assert judgment.outcome == outcome
     assert reason in judgment.reason
 
 
-def test_what_is_no_transcript_is_refused():
-    with pytest.raises(ObjectSeekerError, match="not a detector check report"):
-        DetectorCheckReport.from_dict({"passed": True}, "check.json")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"passed": False}, "says passed = False, which does not follow from its checks"),
+        ({"checks": []}, "does not follow from its checks"),
+        ({"checks": [{"name": "deterministic", "passed": 0, "detail": ""}]}, "must be true or false or null, got 0"),
+        ({"checks": [{"name": "deterministic", "passed": False, "detail": ""}]}, "does not follow"),
+        ({"fill": True}, "fill must be a whole number, got True"),
+        ({"masks": None}, "masks must be a string, got None"),
+        ({"more": 1}, "unknown key 'more'"),
+    ],
+)
+def test_a_check_report_must_be_what_check_wrote(tmp_path, change, message):
+    (tmp_path / "check.json").write_text(json.dumps(CHECK.to_dict() | change))
+    with pytest.raises(ObjectSeekerError, match=message):
+        read_detector_check(tmp_path / "check.json")
+
+
+def test_without_a_check_report_it_is_undecided():
     (judgment,) = gate_of(found_everywhere(3), 'metric = "detector_check"').results
     assert (judgment.outcome, "add --detector-check FILE" in judgment.reason) == ("undecided", True)
 

@@ -20,7 +20,7 @@ from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 
 EVIL = "a|b <script>alert(1)</script>\x1b[31m\u202e `x`\n# top"
 ABOUT = {
-    "defense": {"sha256": "d" * 64, "detector": "toy `1`", "masks": "halves:6"},
+    "defense": {"sha256": "d" * 64, "detector": "toy `1`", "masks": "halves:6", "certifies": "a box"},
     "run": {"fingerprint": "e" * 64, "images": 40, "dataset_fingerprint": "f" * 64},
     "files": {"policy": "0" * 64},
 }

@@ -22,7 +22,7 @@ DEFINITIONS = (
     "false positives per image (FPPI): boxes that match no object.",
     "certified: the share of objects that no patch far from the object, close to it, over it, or anywhere can hide.",
     "guaranteed to remain: the share of all objects that are still detected under any single patch, all in one output; "
-    "one output box may stand for several of them.",
+    "one output box may cover several of them.",
     "spurious boxes: boxes that masks add to clean images and that overlap no object of their class.",
     "false alerts: clean images to whose boxes masks add one.",
     "vacuous: objects so large that no position is far from them; they count as certified there.",

@@ -27,6 +27,7 @@ from objectseeker.errors import ObjectSeekerError, require_count, require_number
 
 SIZES = 1000  # image sizes whose masks are kept at a time
 MOST_MASKS = 2**15 - 1  # of one image; the store numbers them in 16 bits
+MOST_PARTS = 16  # of a sum
 
 
 class Recipe:
@@ -150,6 +151,8 @@ class Sum(Recipe):
     parts: tuple[Recipe, ...]
 
     def __post_init__(self) -> None:
+        if len(self.parts) > MOST_PARTS:
+            raise ObjectSeekerError(f"a sum has at most {MOST_PARTS} recipes, got {len(self.parts)}")
         for part in self.parts:
             if not isinstance(part, Halves | Bands):
                 raise ObjectSeekerError(f"halves and bands can be added up, got {part}")
@@ -188,6 +191,10 @@ def parse_recipe(text: str) -> Recipe:
         raise _unreadable(text)
     if text.startswith(("rolling:", "share:")):
         return parse_rolling(text)
+    return _parse_sum(text)
+
+
+def _parse_sum(text: str) -> Recipe:
     parts = [_parse_one(part.strip(), text) for part in re.split(r"(?<![0-9]e)\+", text)]
     return parts[0] if len(parts) == 1 else Sum(tuple(parts))
 
@@ -216,6 +223,8 @@ def band_positions(length: int, side: int, step: int) -> list[tuple[int, int]]:
     if wide >= length:
         return []
     last = -(-(length - wide) // step)  # the first band that reaches the border
+    if last >= MOST_MASKS:
+        raise ObjectSeekerError(f"bands of {wide} pixels make {last + 1:,} masks, more than {MOST_MASKS:,}: take fewer")
     return [(t * step, min(t * step + wide, length)) for t in range(last + 1)]
 
 
@@ -384,7 +393,7 @@ def parse_rolling(text: str) -> Recipe:
         raise ObjectSeekerError(
             f"cannot read the masks {text[:80]!r}: write rolling:8:halves:30, the frames of a window and their masks"
         ) from None
-    recipe = parse_recipe(":".join(rest[counts:]))
+    recipe = _parse_sum(":".join(rest[counts:]))
     made_for = parse_area(area["patch"]) if area else USUAL_AREA
     if name == Rolling.name:
         return Rolling(recipe, numbers[0], made_for)

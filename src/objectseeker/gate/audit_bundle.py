@@ -12,13 +12,12 @@ bomb) or be written outside its folder (no path traversal).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import re
+import shutil
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
@@ -28,13 +27,23 @@ from typing import Any, BinaryIO
 from objectseeker import __version__, codec
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.errors import ObjectSeekerError, sanitize_line
 from objectseeker.files.atomic import write_atomic
 from objectseeker.gate.judge import GateResult
-from objectseeker.gate.release import ATTACK_NAME, ReleaseFiles, judge_release, run_files, without_path
+from objectseeker.gate.release import (
+    ATTACK_NAME,
+    Content,
+    ReleaseFiles,
+    content_sha256,
+    file_sha256,
+    judge_release,
+    run_members,
+    without_path,
+)
 from objectseeker.gate.verdict_text import verdict_markdown
 from objectseeker.metrics.tally import Tally
 from objectseeker.runs.run import Run, open_run
+from objectseeker.runs.tables import require_bounded
 from objectseeker.text import display_path, quote_plain, to_csv
 
 FORMAT = 1
@@ -45,14 +54,14 @@ MEMBER_NAMES = re.compile(
     r"|software\.json|(run|baseline)/(run\.json|images\.parquet"
     r"|(parts|pending)/\d{6,12}-[0-9a-f]{16}\.parquet|broken/\d{6,12}-[0-9a-f]{16}\.json)"
 )
-REQUIRED_MEMBERS = ("policy.toml", "defense.json", "run/run.json", "verdict.json")
+SOFTWARE = "software.json"
+REQUIRED_MEMBERS = ("policy.toml", "defense.json", "run/run.json", SOFTWARE)
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time of the format: nothing depends on when it was made
 CHUNK = 2**20
 MAX_DIFFERENCES = 20  # that an error names
+MAX_DIFFERENCE_LENGTH = 400
 MAX_VALUE_LENGTH = 60  # characters of a value in a difference
 PACKAGES = ("numpy", "pyarrow", "pillow", "onnxruntime", "torch", "transformers", "torchvision")
-
-Content = bytes | Path
 
 
 class BundleMismatchError(ObjectSeekerError):
@@ -64,21 +73,34 @@ class BundleMismatchError(ObjectSeekerError):
     def __init__(self, differences: list[str]) -> None:
         more = len(differences) - MAX_DIFFERENCES
         listed = differences[:MAX_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])
-        super().__init__("; ".join(listed))
-        self.differences = differences
+        self.differences = [sanitize_line(difference[:MAX_DIFFERENCE_LENGTH]) for difference in listed]
+        super().__init__("; ".join(self.differences))
 
 
 def write_audit_bundle(file: Path, files: ReleaseFiles, gate: GateResult, measurements: Tally) -> str:
     """Write everything behind a verdict as one file; return its SHA-256."""
+    for run in files.runs:
+        for content in run_members(run).values():
+            if isinstance(content, Path):
+                require_bounded(content)
+    return write_bundle(file, _members(files, gate, measurements, json_bytes(_software_versions())))
+
+
+def _members(files: ReleaseFiles, gate: GateResult, measurements: Tally, software: bytes) -> dict[str, Content]:
+    """Return every member but the manifest: the inputs of the verdict, and what follows from them."""
     members: dict[str, Content] = {
         "policy.toml": files.policy,
         "defense.json": _defense_json(files.defense),
-        "software.json": json_bytes(_software_versions()),
-        **_run_members("run", files.run),
-        **derived_files(files, gate, measurements),
+        SOFTWARE: software,
+        "verdict.json": json_bytes(gate.to_dict()),
+        "certificates.csv": _certificates_csv(measurements).encode(),
+        "images.csv": _images_csv(files.run).encode(),
+        "assurance.json": json_bytes(assurance_statement(gate)),
+        "README.md": _readme(gate).encode(),
+        **{f"run/{name}": content for name, content in run_members(files.run).items()},
     }
     if files.baseline is not None and files.baseline_defense is not None:
-        members |= _run_members("baseline", files.baseline)
+        members |= {f"baseline/{name}": content for name, content in run_members(files.baseline).items()}
         members["baseline-defense.json"] = _defense_json(files.baseline_defense)
     for number, path in enumerate(files.attacks, 1):
         members[f"attacks/{ATTACK_NAME.format(number)}"] = path
@@ -86,48 +108,35 @@ def write_audit_bundle(file: Path, files: ReleaseFiles, gate: GateResult, measur
         members["detector-check.json"] = files.detector_check
     if files.tags is not None:
         members[f"tags{'.json' if files.tags.suffix.lower() == '.json' else '.csv'}"] = files.tags
-    return write_bundle(file, members)
-
-
-def derived_files(files: ReleaseFiles, gate: GateResult, measurements: Tally) -> dict[str, bytes]:
-    """Compute the members that follow from the others, to the last byte."""
-    return {
-        "verdict.json": json_bytes(gate.to_dict()),
-        "certificates.csv": _certificates_csv(measurements).encode(),
-        "images.csv": _images_csv(files.run).encode(),
-        "assurance.json": json_bytes(assurance_statement(gate)),
-        "README.md": _readme(gate).encode(),
-    }
+    return members
 
 
 def verify_bundle(file: Path) -> GateResult:
-    """Recompute the verdict of a bundle from its content; reject a bundle that differs.
+    """Write the bundle again from its inputs; reject one that is not the same to the last byte.
 
     Raises:
-        BundleMismatchError: The content differs from what was written.
+        BundleMismatchError: The content differs from what `gate` writes; or it cannot be judged at all, which `gate`
+            would not have written either.
         ObjectSeekerError: The file is not an audit bundle.
     """
     with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+        folder, rebuilt = Path(temporary, "content"), Path(temporary, "rebuilt.zip")
         names = extract_bundle(file, folder)
-        for name in REQUIRED_MEMBERS:
-            if name not in names:
-                raise BundleMismatchError([f"{name} is missing"])
         try:
             files = _read_release(folder, names)
-            _require_intact(files)
             gate, measurements = judge_release(files)
-            recomputed = derived_files(files, gate, measurements)
-        except BundleMismatchError:
+            members = _members(files, gate, measurements, _read_software(folder / SOFTWARE))
+        except (BundleMismatchError, MemoryError):
             raise
-        except ObjectSeekerError as error:
-            # What was judged once can be judged again, unless it was changed.
-            raise BundleMismatchError([str(error).replace(f"{folder}/", "")]) from None
-        differences = [
-            difference
-            for name, content in recomputed.items()
-            for difference in _file_differences(name, folder / name, content)
-        ]
+        except Exception as error:
+            # Fail closed at the trust boundary: what was judged once can be judged again, unless it was changed.
+            what = str(error) if isinstance(error, ObjectSeekerError) else f"{type(error).__name__}: {error}"
+            raise BundleMismatchError([f"cannot be judged: {what}".replace(f"{folder}/", "")]) from error
+        differences = [f"{name} does not belong to this release" for name in sorted(set(names) - members.keys())]
+        for name, content in sorted(members.items()):
+            differences += _member_differences(name, folder / name, content)
+        if not differences and write_bundle(rebuilt, members) != file_sha256(file):
+            differences = ["the zip is not packed as gate packs it: order, dates, attributes, comments or hidden bytes"]
         if differences:
             raise BundleMismatchError(differences)
         return gate
@@ -135,8 +144,7 @@ def verify_bundle(file: Path) -> GateResult:
 
 def write_bundle(file: Path, members: Mapping[str, Content]) -> str:
     """Write the members with their manifest as a zip, atomically; return its SHA-256."""
-    hashes = {name: _sha256(content) for name, content in sorted(members.items())}
-    manifest = json_bytes({"format": FORMAT, "members": hashes})
+    manifest = _manifest({name: content_sha256(content) for name, content in members.items()})
 
     def write(stream: BinaryIO) -> None:
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
@@ -148,12 +156,15 @@ def write_bundle(file: Path, members: Mapping[str, Content]) -> str:
                     continue
                 entry.file_size = content.stat().st_size
                 with content.open("rb") as source, archive.open(entry, "w") as target:
-                    while chunk := source.read(CHUNK):
-                        target.write(chunk)
+                    shutil.copyfileobj(source, target, CHUNK)
 
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, write)
-    return _sha256(file)
+    return file_sha256(file)
+
+
+def _manifest(hashes: Mapping[str, str]) -> bytes:
+    return json_bytes({"format": FORMAT, "members": dict(sorted(hashes.items()))})
 
 
 def extract_bundle(file: Path, folder: Path) -> list[str]:
@@ -163,9 +174,9 @@ def extract_bundle(file: Path, folder: Path) -> list[str]:
             return _extract(archive, file, folder)
     except OSError as error:
         raise ObjectSeekerError(f"cannot read {display_path(file)}: {error.strerror or error}") from None
+    except ObjectSeekerError:
+        raise
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
-        if isinstance(error, ObjectSeekerError):
-            raise
         raise ObjectSeekerError(f"{display_path(file)} is not an audit bundle, or is damaged: {error}") from None
 
 
@@ -187,69 +198,60 @@ def _extract(archive: zipfile.ZipFile, file: Path, folder: Path) -> list[str]:
         raise ObjectSeekerError(
             f"{display_path(file)} has members twice or on top of each other: gate writes each once"
         )
-    stated = _read_manifest(archive.read(MANIFEST), file)
-    differences = [f"{name} is missing" for name in sorted(stated.keys() - set(names))]
-    differences += [f"{name} is not in the manifest" for name in sorted(set(names) - stated.keys() - {MANIFEST})]
-    for name in sorted(stated.keys() & set(names)):
+    damaged = []
+    for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256()
         try:
             with archive.open(name) as source, path.open("wb") as target:
-                while chunk := source.read(CHUNK):
-                    digest.update(chunk)
-                    target.write(chunk)
+                shutil.copyfileobj(source, target, CHUNK)
         except zipfile.BadZipFile as error:
-            differences.append(f"{name} is damaged ({error})")
-            continue
-        if digest.hexdigest() != stated[name]:
-            differences.append(f"{name} has sha256 {digest.hexdigest()[:16]}, the manifest says {stated[name][:16]}")
-    if differences:
+            damaged.append(f"{name} is damaged ({error})")
+    names.remove(MANIFEST)
+    manifest = _manifest({name: file_sha256(folder / name) for name in names})
+    missing = [f"{name} is missing" for name in REQUIRED_MEMBERS if name not in names]
+    if differences := damaged or _member_differences(MANIFEST, folder / MANIFEST, manifest) or missing:
         raise BundleMismatchError(differences)
-    return sorted(stated)
-
-
-@dataclass(frozen=True, slots=True)
-class _Manifest:
-    """manifest.json: the SHA-256 of every other member."""
-
-    members: dict[str, str]
-
-
-def _read_manifest(content: bytes, file: Path) -> dict[str, str]:
-    return codec.read_json(content, _Manifest, f"{MANIFEST} of {display_path(file)}", format=FORMAT).members
+    return names
 
 
 def _read_release(folder: Path, names: list[str]) -> ReleaseFiles:
+    """Open the runs of a bundle, none of which takes much more memory than its files."""
+
+    def run_of(name: str) -> Run:
+        run = open_run(folder / name)
+        damaged = [f"{name}/{path.parent.name}/{path.name}" for path in run.damaged]
+        if damaged:
+            raise BundleMismatchError([f"{path} does not match the checksum in its name" for path in damaged])
+        return run
+
+    def defense_of(name: str, run: Run) -> Defense:
+        return run.bind_defense(Defense.load(folder / name))
+
     def optional(name: str) -> Path | None:
         return folder / name if name in names else None
 
-    run = open_run(folder / "run")
-    baseline = open_run(folder / "baseline") if "baseline/run.json" in names else None
+    for name in names:
+        if name.endswith(".parquet"):
+            require_bounded(folder / name)
+    run = run_of("run")
+    baseline = run_of("baseline") if "baseline/run.json" in names else None
     attacks = [name for name in names if name.startswith("attacks/")]
     return ReleaseFiles(
         policy=folder / "policy.toml",
         run=run,
-        defense=run.bind_defense(Defense.load(folder / "defense.json")),
+        defense=defense_of("defense.json", run),
         baseline=baseline,
-        baseline_defense=None
-        if baseline is None
-        else baseline.bind_defense(Defense.load(folder / "baseline-defense.json")),
+        baseline_defense=None if baseline is None else defense_of("baseline-defense.json", baseline),
         attacks=[folder / name for name in sorted(attacks, key=lambda name: (len(name), name))],
         detector_check=optional("detector-check.json"),
         tags=optional("tags.csv") or optional("tags.json"),
     )
 
 
-def _require_intact(files: ReleaseFiles) -> None:
-    """The name of a part has the checksum of its content."""
-    damaged = [f"{run.folder.name}/{path.parent.name}/{path.name}" for run in files.runs for path in run.damaged]
-    if damaged:
-        raise BundleMismatchError([f"{name} does not match the checksum in its name" for name in damaged])
-
-
-def _run_members(prefix: str, run: Run) -> dict[str, Content]:
-    return {f"{prefix}/{path.relative_to(run.folder).as_posix()}": path for path in run_files(run)}
+def _read_software(file: Path) -> bytes:
+    """Return the record of versions in the one form it is written in."""
+    return json_bytes(codec.read_json(file.read_bytes(), dict[str, str], SOFTWARE))
 
 
 def _defense_json(defense: Defense) -> bytes:
@@ -269,13 +271,6 @@ def _software_versions() -> dict[str, str]:
 
 def json_bytes(content: Any) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
-
-
-def _sha256(content: Content) -> str:
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    with content.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _images_csv(run: Run) -> str:
@@ -321,8 +316,8 @@ def assurance_statement(gate: GateResult) -> dict[str, Any]:
     return {
         "in_the_terms_of": "ISO/IEC 24029-2:2023, formal methods for the robustness of neural networks; no claim is "
         "made to fulfil that document",
-        "property": "for every input of the domain the defended detector outputs a box of the object's class that "
-        "covers more than T of it",
+        "property": "for every input of the domain the defended detector outputs "
+        + gate.inputs["defense"]["certifies"],
         "deterministic": "a certificate is a proof about one object of one image; only the intervals of the verdicts "
         "are statistics, over the images",
         "incomplete": "some patch may or may not hide an object that is not certified",
@@ -398,17 +393,20 @@ def _readme(gate: GateResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _file_differences(name: str, file: Path, recomputed: bytes) -> list[str]:
+def _member_differences(name: str, file: Path, recomputed: Content) -> list[str]:
+    """Describe how a member differs from what follows from the inputs."""
     if not file.is_file():
         return [f"{name} is missing"]
+    if isinstance(recomputed, Path):  # an input of its own
+        return []
     stated = file.read_bytes()
     if stated == recomputed:
         return []
-    if name.endswith(".json"):
+    if name.endswith(".json") and name != SOFTWARE:
         try:
             differences = _value_differences(json.loads(stated), json.loads(recomputed), name)
         except (ValueError, RecursionError):
-            differences = [f"{name} cannot be read"]
+            return [f"{name} cannot be read"]
         return differences or [f"{name} is formatted in another way"]
     lines = zip_longest(
         stated.decode(errors="replace").splitlines(), recomputed.decode().splitlines(), fillvalue="nothing"
@@ -426,7 +424,7 @@ def _value_differences(stated: Any, recomputed: Any, path: str) -> list[str]:
             difference
             for key in sorted({*stated, *recomputed})
             for difference in _value_differences(
-                stated.get(key, "nothing"), recomputed.get(key, "nothing"), f"{path} {key}"
+                stated.get(key, "nothing"), recomputed.get(key, "nothing"), f"{path} {_format(key)}"
             )
         ]
     if isinstance(stated, list) and isinstance(recomputed, list) and len(stated) == len(recomputed):

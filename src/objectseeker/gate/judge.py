@@ -21,6 +21,7 @@ import numpy as np
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, ThreatModel
 from objectseeker.defense import Defense
+from objectseeker.detectors.check import DetectorCheck
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate.policy import Policy, Requirement, Unit, format_value
 from objectseeker.metrics import metric
@@ -139,29 +140,6 @@ class AttackResults:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DetectorCheckReport:
-    """The result of `objectseeker check --json`: the detector, masks and fill it used, and if it passed."""
-
-    detector: str
-    masks: str | None
-    fill: int | None
-    passed: bool
-    failed: tuple[str, ...]
-
-    @classmethod
-    def from_dict(cls, content: Any, source: str) -> DetectorCheckReport:
-        """Read the JSON document; `source` names it in errors."""
-        try:
-            failed = tuple(str(check["name"]) for check in content["checks"] if check["passed"] is False)
-            passed, checked = content["passed"] is True and not failed, bool(content["checks"])
-            return cls(str(content["detector"]), content.get("masks"), content.get("fill"), passed and checked, failed)
-        except (KeyError, TypeError, AttributeError):
-            raise ObjectSeekerError(
-                f"{source} is not a detector check report: write one with objectseeker check --defense FILE --json"
-            ) from None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Release:
     """Everything that a policy is held against."""
@@ -171,7 +149,7 @@ class Release:
     baseline: Tally | None = None
     tags: ImageTags = NO_TAGS
     attacks: Sequence[AttackResults] = ()
-    detector_check: DetectorCheckReport | None = None
+    detector_check: DetectorCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,15 +461,13 @@ def _detector_check_result(requirement: Requirement, release: Release) -> Requir
         reason = "no report was given: add --detector-check FILE, what objectseeker check --defense FILE --json prints"
     elif report.detector != defense.fingerprint:
         reason = f"the report is about the detector {report.detector}, not {defense.fingerprint}: check this one"
-    elif report.masks is None or report.fill is None:
-        reason = "the report names no masks and fill: check again with --defense FILE"
     elif (report.masks, report.fill) != (masks, defense.fill):
         checked = f"{report.masks} and fill {report.fill}"
         reason = f"checked under {checked}, the defense has {masks} and {defense.fill}: check again with --defense FILE"
     elif report.passed:
         outcome, reason = "pass", "every check passed for exactly this detector, under these masks"
     else:
-        outcome, reason = "fail", f"these checks failed: {', '.join(report.failed) or 'not named'}"
+        outcome, reason = "fail", f"these checks failed: {', '.join(report.failed)}"
     return RequirementResult(requirement=requirement, outcome=outcome, reason=reason)
 
 

@@ -22,6 +22,7 @@ from objectseeker.files.images import load_image
 from objectseeker.gate.judge import FailureExample, GateResult, RequirementResult
 from objectseeker.gate.policy import format_value
 from objectseeker.gate.verdict_text import (
+    JOINT_NOTE,
     MARKS,
     format_metric,
     format_reason,
@@ -168,6 +169,7 @@ def _section(result: RequirementResult, examples: RenderedExamples) -> str:
         f"<p>{_text(format_reason(result))}</p>",
         f'<p class="soft">{_text(size + method)}</p>',
         _slices(result),
+        f"<p>{JOINT_NOTE}</p>" if requirement.metric == "joint_certified_recall" else "",
         _examples(result, examples),
         "</section>",
     ]
@@ -234,6 +236,7 @@ def _inputs(gate: GateResult) -> str:
         "defense": defense.get("sha256"),
         "detector": defense.get("detector"),
         "masks": defense.get("masks"),
+        "certified: the output has": defense.get("certifies"),
         "run": run.get("fingerprint"),
         "dataset": run.get("dataset_fingerprint"),
         "images": run.get("images"),

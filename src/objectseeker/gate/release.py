@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from objectseeker import codec
 from objectseeker.core.threats import Patch
 from objectseeker.defense import Defense, spec_without_path
+from objectseeker.detectors.check import CheckResult, DetectorCheck, ImageCost
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate.judge import (
     AttackResults,
-    DetectorCheckReport,
     GateResult,
     Release,
     apply_policy,
@@ -30,8 +30,11 @@ from objectseeker.gate.policy import Policy, parse_policy
 from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.metrics.slices import NO_TAGS, tags_of_run
 from objectseeker.metrics.tally import Tally, TallyRequest, tally_images
-from objectseeker.runs.manifest import INDEX
-from objectseeker.runs.run import BROKEN, MANIFEST, Run
+from objectseeker.runs.manifest import INDEX, encode_manifest
+from objectseeker.runs.run import BROKEN, MANIFEST, Run, encode_unreadable, numbered_files
+from objectseeker.runs.tables import IndexSummary
+
+Content = bytes | Path
 
 ATTACK_NAME = "attack-{}.json"  # what messages call attack files, wherever they are
 
@@ -60,8 +63,7 @@ def judge_release(files: ReleaseFiles, on_image: Callable[[], None] = lambda: No
     attacks = [_read_attack(path, number, files.defense) for number, path in enumerate(files.attacks, 1)]
     report = None
     if files.detector_check is not None:
-        content = _read_json(files.detector_check, "a detector check report: write one with objectseeker check --json")
-        report = DetectorCheckReport.from_dict(content, str(files.detector_check))
+        report = read_detector_check(files.detector_check)
     for run in files.runs:
         _require_complete(run)
     baseline = None
@@ -142,11 +144,24 @@ def file_sha256(file: Path) -> str:
         raise ObjectSeekerError(f"cannot read {file}: {error.strerror}") from None
 
 
-def run_files(run: Run) -> list[Path]:
-    """List the files of a run in order: settings, images and objects, boxes, and unreadable images."""
-    parts = [*run.parts.full_parts, *run.parts.partial_parts]
-    kept = {path for number in parts for path in run.parts.files_of(number)}
-    return [run.folder / MANIFEST, run.folder / INDEX, *sorted(kept), *sorted((run.folder / BROKEN).glob("*.json"))]
+def content_sha256(content: Content) -> str:
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else file_sha256(content)
+
+
+def run_members(run: Run) -> dict[str, Content]:
+    """Return what counts of a run by name: settings, images and objects, boxes, and unreadable images.
+
+    Documents are in the one form that they are written in.
+    """
+    index = run.folder / INDEX
+    manifest, _ = encode_manifest(run.manifest, IndexSummary(len(run.manifest.images), file_sha256(index)))
+    numbers = (*run.parts.full_parts, *run.parts.partial_parts)
+    boxes = {f"{file.parent.name}/{file.name}": file for number in numbers for file in run.parts.files_of(number)}
+    broken = {
+        f"{BROKEN}/{file.name}": encode_unreadable(number, run.unreadable[number])
+        for file, number in numbered_files(run.folder / BROKEN)
+    }
+    return {MANIFEST: manifest, INDEX: index, **dict(sorted(boxes.items())), **broken}
 
 
 def without_path(defense: Defense) -> Defense:
@@ -156,13 +171,19 @@ def without_path(defense: Defense) -> Defense:
 
 
 def _describe_defense(defense: Defense) -> dict[str, Any]:
-    return {"sha256": defense.sha256, "detector": defense.fingerprint, "masks": str(defense.masks)}
+    return {
+        "sha256": defense.sha256,
+        "detector": defense.fingerprint,
+        "masks": str(defense.masks),
+        "certifies": defense.rule.certified_property,
+        "threshold_schedule": codec.to_plain(defense.threshold_schedule),
+    }
 
 
 def _describe_run(run: Run) -> dict[str, Any]:
     """Describe a run; a part's name has the checksum of its content, verified when the run was opened."""
-    names = [f"{path.parent.name}/{path.name}" for path in run_files(run)[2:]]
-    content = "\n".join([file_sha256(run.folder / MANIFEST), *names])
+    members = run_members(run)
+    content = "\n".join([content_sha256(members[MANIFEST]), *list(members)[2:]])
     return {
         "run_fingerprint": run.fingerprint,
         "fingerprint": hashlib.sha256(content.encode()).hexdigest(),
@@ -176,11 +197,11 @@ def _describe_run(run: Run) -> dict[str, Any]:
 def _require_comparable(files: ReleaseFiles) -> None:
     """Reject a baseline whose certificates mean something else, or that observed other pixels."""
     assert files.baseline is not None and files.baseline_defense is not None  # noqa: PT018
-    rule, other = files.defense.rule, files.baseline_defense.rule
-    if type(rule) is not type(other):
+    certified, before = (one.rule.certified_property for one in (files.defense, files.baseline_defense))
+    if certified != before:
         raise ObjectSeekerError(
-            f"the baseline's rule is a {type(other).__name__}, the release's a {type(rule).__name__}: "
-            "they certify different properties, compare rules of one kind"
+            f"the baseline certifies something else: {before}; the release certifies {certified}. Compare defenses "
+            "that certify the same."
         )
     known = _image_hashes(files.baseline)
     for image, digest in _image_hashes(files.run).items():
@@ -210,8 +231,33 @@ def _require_complete(run: Run) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _DetectorCheckDocument:
+    """A detector check report, as `DetectorCheck.to_dict` returns it."""
+
+    passed: bool
+    checks: tuple[CheckResult, ...]
+    detector: str
+    masks: str
+    fill: int
+    cost: ImageCost | None
+    unverified_reason: str | None
+
+
+def read_detector_check(path: Path) -> DetectorCheck:
+    """Read what `objectseeker check --json` printed."""
+    expected = "a detector check report: write one with objectseeker check --defense FILE --json"
+    read = codec.from_plain(_read_json(path, expected), _DetectorCheckDocument, str(path), fix=f"it is not {expected}")
+    check = DetectorCheck(read.detector, read.masks, read.fill, read.checks, read.cost, read.unverified_reason)
+    if not read.checks or read.passed != check.passed:
+        raise ObjectSeekerError(
+            f"{path} says passed = {read.passed}, which does not follow from its checks: check again"
+        )
+    return check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _AttackedObject:
-    """The fields of a row of attack.json that the gate reads."""
+    """An object in attack.json; None where the detector or the defense was not attacked."""
 
     image: str
     object: int
@@ -219,16 +265,33 @@ class _AttackedObject:
     box: tuple[float, float, float, float]
     guarantee_broken: bool
     found_defended: bool
-    defended_survived: bool | None  # None: the defended detector was not attacked
+    defended_survived: bool | None
+    certified: bool = False
+    vacuous: bool = False
+    found_undefended: bool = False
+    undefended_survived: bool | None = None
+    undefended_survived_iou50: bool | None = None
+    leaking_views: int = 0
+    skip_reason: dict[str, str | None] | None = None
+    attack_on_undefended: dict[str, Any] | None = None
+    attack_on_defended: dict[str, Any] | None = None
+    effects: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attack:
-    """The fields of attack.json that the gate reads."""
+    """attack.json."""
 
+    defense: dict[str, Any]
     patch: Patch
     certification_threshold: float
     objects: tuple[_AttackedObject, ...]
+    device: str | None = None
+    mode: str | None = None
+    budget: dict[str, Any] | None = None
+    seed: int = 0
+    summary: dict[str, Any] | None = None
+    recall: dict[str, Any] | None = None
 
 
 def _read_attack(path: Path, number: int, defense: Defense) -> AttackResults:
@@ -237,13 +300,10 @@ def _read_attack(path: Path, number: int, defense: Defense) -> AttackResults:
 
     expected = "an attack.json: name the one that objectseeker attack wrote"
     content = _read_json(path, expected)
-    try:
-        rows = [dict(row) for row in content["objects"]]
-        names = [item.name for item in fields(_AttackedObject)]
-        read = [{name: row["class" if name == "class_name" else name] for name in names} for row in rows]
-        stated = {name: content[name] for name in ("patch", "certification_threshold")} | {"objects": read}
-    except (KeyError, TypeError, ValueError):
-        raise ObjectSeekerError(f"{path} is not {expected}") from None
+    rows = content.get("objects") if isinstance(content, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ObjectSeekerError(f"{path} is not {expected}")
+    stated = content | {"objects": [{"class_name" if key == "class" else key: row[key] for key in row} for row in rows]}
     attack = codec.from_plain(stated, _Attack, str(path), fix="name an attack.json that objectseeker attack wrote")
     threshold = attack.certification_threshold
     read_recall(path, defense, attack.patch, certification_threshold=threshold)  # rejects one on another defense

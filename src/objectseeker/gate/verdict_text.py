@@ -14,6 +14,7 @@ from objectseeker.text import escape_invisible, to_markdown
 MARKS = {"pass": "pass", "fail": "FAIL", "undecided": "undecided", "refuted": "REFUTED"}
 MARKDOWN_SPECIAL = "\\`*_{}[]<>#|~&"
 SUITE = "objectseeker.gate"
+JOINT_NOTE = "Joint certified recall counts objects: one output box may cover several of them."
 
 
 def format_metric(result: RequirementResult) -> str:
@@ -58,7 +59,10 @@ def verdict_markdown(gate: GateResult) -> str:
                 for part in result.slices
             ]
             parts.append(f"### {_escape_markdown(result.requirement.name)}\n\n{to_markdown(rows)}")
+    if any(result.requirement.metric == "joint_certified_recall" for result in gate.results):
+        parts.append(JOINT_NOTE)
     if defense and run:
+        parts.append(f"Certified: the output has {defense['certifies']}.")
         detector = str(escape_invisible(str(defense["detector"]))).replace("`", "'")
         parts.append(
             f"Defense `{defense['sha256'][:16]}`, detector `{detector}`, run "

@@ -54,6 +54,10 @@ class UnreadableImage:
     reason: str
 
 
+def encode_unreadable(image: int, reason: str) -> bytes:
+    return codec.write_json(UnreadableImage(image, reason)).encode() + b"\n"
+
+
 @dataclass(frozen=True, slots=True)
 class BrokenImage:
     """An image that could not be read. `objects` is the number of objects that would have counted."""
@@ -385,7 +389,7 @@ def _read_run(folder: Path) -> Run:
     damaged: list[Path] = []
     orphaned: list[Path] = []
     unreadable: dict[int, str] = {}
-    for file, index in _numbered(folder / BROKEN):
+    for file, index in numbered_files(folder / BROKEN):
         record = read_part(file, fingerprint, index)
         if record is None or index in unreadable:
             damaged.append(file)
@@ -394,7 +398,7 @@ def _read_run(folder: Path) -> Run:
     full_parts: dict[int, Path] = {}
     partial_parts: dict[int, dict[int, Path]] = {}
     for name in (PARTS, PENDING):
-        for file, number in _numbered(folder / name):
+        for file, number in numbered_files(folder / name):
             part = read_part(file, fingerprint, number)
             sizes = {} if part is None else images_in(part)[0]
             known = number in full_parts or not partial_parts.get(number, {}).keys().isdisjoint(sizes)
@@ -435,7 +439,7 @@ def read_part(file: Path, fingerprint: str, number: int) -> bytes | None:
     return content if f"-{checksum(fingerprint, number, content)}." in file.name else None
 
 
-def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
+def numbered_files(folder: Path) -> Iterator[tuple[Path, int]]:
     """Iterate over the parts in a folder with the numbers in their names."""
     for file in sorted(folder.glob("*")):
         name = _PART_NAME.fullmatch(file.name)

@@ -55,6 +55,8 @@ PART_SCHEMA = pa.schema(
     + [("label", pa.int16())]
 )
 IMAGES_KEY = b"images"  # of the metadata of a part
+MAX_SMALL_FILE_VALUES = 2**20  # of a column of a small file; of a larger one, one per byte
+MAX_NAME_LENGTH = 2**14  # bytes of an id or a path
 
 _NO_TRACKS = np.zeros(0, np.int64)
 _NO_TRACKS.setflags(write=False)
@@ -120,7 +122,10 @@ class ImageIndex(Sequence[DatasetImage]):
             raise IndexError(f"there is no image {index} among {len(self)}")
         group = bisect_right(self._starts, row) - 1
         if group != self._group:
-            self._entries = _from_table(self._parquet.read_row_group(group, use_threads=False))
+            try:
+                self._entries = _from_table(self._parquet.read_row_group(group, use_threads=False))
+            except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
+                raise ObjectSeekerError(f"{self.file} is not a list of images ({error}): restore it") from None
             self._group = group
         return self._entries[row - self._starts[group]]
 
@@ -312,13 +317,17 @@ def decode_boxes(content: bytes) -> StoredBoxes:
     sizes, hashes = images_in(content)
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-        column: dict[str, Any] = {name: table.column(name).to_numpy() for name in PART_SCHEMA.names}
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise _not_a_part(error) from None
+    if table.schema.remove_metadata() != PART_SCHEMA or any(column.null_count for column in table.columns):
+        raise _not_a_part("it has other columns")
+    column: dict[str, Any] = {name: table.column(name).to_numpy() for name in PART_SCHEMA.names}
+    image, mask = column["image"].astype(np.int64), column["mask"].astype(np.int64)
+    ordered = (np.diff(image) > 0) | ((np.diff(image) == 0) & (np.diff(mask) >= 0))
+    if not ordered.all() or not np.isin(image, list(sizes)).all() or (mask < -1).any():
+        raise _not_a_part("its boxes are out of order, or of images that it does not list")
     boxes = Detections(np.stack([column[name] for name in COORDINATES], axis=1), column["score"], column["label"])
-    return StoredBoxes(
-        column["image"].astype(np.int64), column["mask"].astype(np.int64), boxes, sizes, hashes, broken={}
-    )
+    return StoredBoxes(image, mask, boxes, sizes, hashes, broken={})
 
 
 def images_in(content: bytes) -> tuple[dict[int, tuple[int, int]], dict[int, str]]:
@@ -331,7 +340,28 @@ def images_in(content: bytes) -> tuple[dict[int, tuple[int, int]], dict[int, str
     return {row[0]: (row[1], row[2]) for row in rows}, {row[0]: row[3] for row in rows}
 
 
-def _not_a_part(error: Exception) -> ObjectSeekerError:
+def require_bounded(file: Path) -> None:
+    """Reject a Parquet file that takes far more memory than disk: a decompression bomb.
+
+    Few bytes may encode billions of equal values. None of its boxes or objects is decoded here.
+    """
+    try:
+        metadata = pq.read_metadata(file)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+        sizes = [max(column.num_values, column.total_uncompressed_size // 64) for column in columns]
+        bounded = max([metadata.num_rows, *sizes]) <= max(MAX_SMALL_FILE_VALUES, file.stat().st_size)
+        if bounded and (names := [name for name in ("id", "path", "sequence") if name in metadata.schema.names]):
+            table = pq.read_table(file, columns=names, read_dictionary=names, use_threads=False)
+            values = (value for column in table.columns for chunk in column.chunks for value in chunk.dictionary)
+            bounded = all(len(value.as_py() or "") <= MAX_NAME_LENGTH for value in values)
+    except (pa.ArrowException, OSError, AttributeError, ValueError) as error:
+        raise ObjectSeekerError(f"{file} is not a file of a run ({error}): restore it") from None
+    if not bounded:
+        raise ObjectSeekerError(f"{file} takes far more memory than disk: no run has that many equal boxes; restore it")
+
+
+def _not_a_part(error: Exception | str) -> ObjectSeekerError:
     return ObjectSeekerError(f"a part of a run has the right checksum but is not a part ({error}): observe again")
 
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from objectseeker import codec
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import PARTIAL_SUFFIX, write_atomic
 from objectseeker.runs.manifest import GROWN_INDEX, INDEX, Manifest, encode_manifest
@@ -27,8 +26,8 @@ from objectseeker.runs.run import (
     PARTS,
     PENDING,
     Run,
-    UnreadableImage,
     checksum,
+    encode_unreadable,
     open_run,
     part_range,
     read_part,
@@ -72,8 +71,7 @@ class RunWriter:
         (number,) = {index // self.run.manifest.images_per_part for index in stored.images}
         left = self._left_of(number)
         for index, reason in stored.broken.items():
-            content = codec.write_json(UnreadableImage(index, reason)).encode() + b"\n"
-            self._write(BROKEN, index, content, "json")
+            self._write(BROKEN, index, encode_unreadable(index, reason), "json")
         if stored.sizes:
             self._held.setdefault(number, []).append(stored)
         left.difference_update(stored.images)

@@ -106,6 +106,12 @@ class PruningRule(ABC):
         """Return a short description of the rule, for reports."""
 
     @property
+    def certified_property(self) -> str:
+        """Return in words what is in the output if an object is certified."""
+        box = "a box of the object's class" if self.classwise else "a box of some class, not necessarily the object's,"
+        return f"{box} {'that covers more than T of it' if self.overlap == 'ioa' else 'whose IoU with it exceeds T'}"
+
+    @property
     def name(self) -> str:
         """Return the name of the rule in tables."""
         return self.kind
@@ -318,7 +324,7 @@ def rule_from_dict(values: object) -> PruningRule:
         raise ObjectSeekerError(f"its rule must be settings by name, got {values!r}")
     settings = dict(values)
     kind = settings.pop("kind", None)
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ObjectSeekerError(
             f"its rule has an unknown kind: got {kind!r}. Use {', '.join(_KINDS)}, or import the module of the rule."
         )
