@@ -316,7 +316,6 @@ def _max_pixels(path: AnyPath) -> float:
 
 
 def _orientation(image: PIL.Image.Image) -> Any:
-    """Return the EXIF orientation, 1 to 8 in a valid file."""
     return image.getexif().get(_ORIENTATION)
 
 
@@ -374,10 +373,10 @@ def _strips(image: PIL.Image.Image) -> Iterator[tuple[slice, PIL.Image.Image]]:
 
 
 def _strip_as_rgb(image: PIL.Image.Image) -> Image:
-    if image.mode == "I" or image.mode.startswith("I;16"):
-        return _gray_as_rgb((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode == "F":
-        return _gray_as_rgb(np.rint(np.asarray(image) * 255).astype(np.uint8))
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        pixels = np.asarray(image)
+        gray = np.rint(pixels * 255) if image.mode == "F" else pixels >> 8
+        return np.repeat(gray.astype(np.uint8)[..., None], 3, axis=2)
     if image.has_transparency_data:
         page = PIL.Image.new("RGBA", image.size, "white")
         image = PIL.Image.alpha_composite(page, image.convert("RGBA"))
@@ -392,7 +391,3 @@ def _reject_range(image: PIL.Image.Image, low: int, high: int, path: AnyPath) ->
             f"cannot read image {path}: its pixel values run from {smallest} to {largest} where {low} to {high} "
             "is understood. Convert it to 8 bits per channel."
         )
-
-
-def _gray_as_rgb(gray: Image) -> Image:
-    return np.repeat(gray[..., None], 3, axis=2)

@@ -110,9 +110,11 @@ def read_url(url: str) -> bytes:
             raise
         except Exception as error:  # every kind of storage has its own exceptions
             reason = _reason(error)
-            if isinstance(reason, FileNotFoundError) or _status(reason) in _GONE:
+            status = _status(reason)
+            if isinstance(reason, FileNotFoundError) or status in _GONE:
                 raise ObjectSeekerError("there is no such file") from None
-            if attempt == ATTEMPTS - 1 or _is_permanent(reason):
+            is_permanent = status is not None and status < 500 and status not in _LATER
+            if attempt == ATTEMPTS - 1 or is_permanent:
                 raise ObjectSeekerError(_sentence(reason)) from None
             time.sleep(RETRY_DELAY * 2**attempt)
     raise AssertionError("unreachable")
@@ -217,12 +219,6 @@ def _status(error: BaseException | None) -> int | None:
     """Return the error status of a web server, if it sent one."""
     status = getattr(error, "status", None)
     return status if isinstance(status, int) and status >= 400 else None
-
-
-def _is_permanent(error: BaseException) -> bool:
-    """Return whether a retry would fail in the same way."""
-    status = _status(error)
-    return status is not None and status < 500 and status not in _LATER
 
 
 def _sentence(error: BaseException) -> str:

@@ -99,13 +99,16 @@ def detect(
                 f"{options}: only for videos; if the images of a folder are frames, write video:FOLDER"
             )
         reject_rolling(chosen.masks)
-    seeker = chosen.build(device, trust_detector=trust_detector) if isinstance(chosen, Defense) else chosen
-    names = tuple(getattr(seeker.detector, "names", ()))
-    bound = chosen.with_fingerprint(chosen.fingerprint or _fingerprint(seeker)) if isinstance(chosen, Defense) else None
-    if folder is not None and bound is None:
+    if isinstance(chosen, Defense):
+        seeker = chosen.build(device, trust_detector=trust_detector)
+        bound = chosen.with_fingerprint(chosen.fingerprint or getattr(seeker.detector, "fingerprint"))  # noqa: B009
+    elif folder is None:
+        seeker, bound = chosen, None
+    else:
         raise ObjectSeekerError(
             "a folder of results is for one defense: give a Defense, such as python:MODULE:FUNCTION"
         )
+    names = tuple(getattr(seeker.detector, "names", ()))
     threat = ThreatModel() if certify is True else certify or None
     totals = DetectionTotals(
         out=folder,
@@ -141,8 +144,3 @@ def _resolve_defense(source: Defense | ObjectSeeker | Detector | str | Path) -> 
         is_spec = str(source).partition(":")[0] in kinds and str(source) not in BUILTIN_DEFENSES
         return Defense.for_detector(str(source)) if is_spec and not Path(source).is_file() else Defense.load(source)
     return ObjectSeeker(load_detector(source), DEFAULT_RULE)
-
-
-def _fingerprint(seeker: ObjectSeeker) -> str:
-    fingerprint: str = getattr(seeker.detector, "fingerprint")  # noqa: B009  # of a detector that a defense loaded
-    return fingerprint

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -129,25 +129,16 @@ class FrameSelection:
 
 @runtime_checkable
 class Video(Protocol):
-    """A source of frames. `total` is about how many there are, if known."""
+    """A source of frames.
 
-    @property
-    def name(self) -> str:
-        """The name in results, without secrets."""
-        ...
+    `name` is the name in results, without secrets. `rate` and `total`, if known, are estimates: frames per second, and
+    the number of frames. Frames of a `live` source pass while no one reads.
+    """
 
-    @property
-    def rate(self) -> float:
-        """Frames per second, about."""
-        ...
-
-    @property
-    def total(self) -> int | None: ...
-
-    @property
-    def live(self) -> bool:
-        """Return whether frames pass while no one reads."""
-        ...
+    name: str
+    rate: float
+    total: int | None
+    live: bool
 
     def pending_frames(self) -> Generator[PendingFrame | LostFrame]:
         """Iterate over all frames in order; may be called once."""
@@ -161,30 +152,19 @@ def read_frames(video: Video, selection: FrameSelection) -> Generator[VideoFrame
         with closing(video.pending_frames()) as frames:
             yield from selection.select(frames)
 
-    return _count_used(latest_frames(selected())) if video.live else selected()
-
-
-def _count_used(events: Generator[VideoFrame | LostFrame]) -> Generator[VideoFrame | LostFrame]:
-    """Number the rolling masks of a live source consecutively, whatever was skipped."""
-    used = 0
-    with closing(events):
-        for event in events:
-            if isinstance(event, LostFrame):
-                yield event
-            else:
-                yield replace(event, rolling_index=used)
-                used += 1
+    return latest_frames(selected()) if video.live else selected()
 
 
 def latest_frames(events: Generator[VideoFrame | LostFrame]) -> Generator[VideoFrame | LostFrame]:
     """Keep only the latest frame that arrives while one is in use; count losses, name the last ones.
 
-    At most one frame and MAX_WAITING_LOSSES losses wait, however long a frame is in use.
+    At most one frame and MAX_WAITING_LOSSES losses wait, however long a frame is in use. Rolling masks are numbered
+    consecutively, whatever was skipped.
     """
     waiting: deque[VideoFrame | LostFrame] = deque()
     changed = threading.Condition()
     ended: list[BaseException | None] = []
-    closed = False
+    closed, used = False, 0
 
     def read() -> None:
         failure: BaseException | None = None
@@ -210,6 +190,8 @@ def latest_frames(events: Generator[VideoFrame | LostFrame]) -> Generator[VideoF
                 if not waiting:
                     break
                 event = waiting.popleft()
+            if isinstance(event, VideoFrame):
+                event, used = replace(event, rolling_index=used), used + 1
             yield event
         if ended[0] is not None:
             raise ended[0]
@@ -230,63 +212,43 @@ def _enqueue(waiting: deque[VideoFrame | LostFrame], event: VideoFrame | LostFra
     waiting.append(event)
 
 
-@dataclass(frozen=True, slots=True)
 class FrameFolder:
     """A folder of images that are the frames of a video, in natural order: frame2 comes before frame10.
 
     They have the numbers that datasets give them (`datasets.sequences.number_frames`).
     """
 
-    path: Path
-    rate: float = DEFAULT_RATE
-    live: bool = field(default=False, init=False)
-    files: tuple[tuple[int, Path], ...] = field(init=False, repr=False)  # by frame
-
-    def __post_init__(self) -> None:
-        _require_rate(self.rate)
-        root = self.path.absolute()
+    def __init__(self, path: Path, rate: float = DEFAULT_RATE) -> None:
+        _require_rate(rate)
+        root = path.absolute()
         files = sorted(walk_images(root), key=lambda file: natural_sort_key(file.relative_to(root).as_posix()))
         if not files:
-            raise ObjectSeekerError(no_image_in(self.path))
+            raise ObjectSeekerError(no_image_in(path))
         folders = list(dict.fromkeys(file.parent for file in files))
         if len(folders) > 1:
             raise ObjectSeekerError(
-                f"{self.path} holds images in several folders, such as {folders[0]} and {folders[1]}. A video is the "
+                f"{path} holds images in several folders, such as {folders[0]} and {folders[1]}. A video is the "
                 "images of one folder: give that, or move the other images away."
             )
-        object.__setattr__(self, "files", tuple(zip(number_frames(files), files, strict=True)))
-
-    @property
-    def name(self) -> str:
-        return self.path.absolute().name
-
-    @property
-    def total(self) -> int:
-        return len(self.files)
+        self.files = tuple(zip(number_frames(files), files, strict=True))
+        self.name, self.rate, self.live = root.name, rate, False
+        self.total: int | None = len(files)
 
     def pending_frames(self) -> Generator[PendingFrame | LostFrame]:
         for number, file in self.files:
             yield PendingFrame(number, number / self.rate, partial(load_image, file))
 
 
-@dataclass(frozen=True, slots=True)
 class ArrayFrames:
     """Images in memory, or of a generator, as frames in order."""
 
-    images: Iterable[Image]
-    rate: float = DEFAULT_RATE
-    name: str = "frames"
-    live: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        _require_rate(self.rate)
-
-    @property
-    def total(self) -> int | None:
-        return len(self.images) if isinstance(self.images, Sized) else None
+    def __init__(self, images: Iterable[Image], rate: float = DEFAULT_RATE) -> None:
+        _require_rate(rate)
+        self._images, self.name, self.rate, self.live = images, "frames", rate, False
+        self.total = len(images) if isinstance(images, Sized) else None
 
     def pending_frames(self) -> Generator[PendingFrame | LostFrame]:
-        for number, image in enumerate(self.images):
+        for number, image in enumerate(self._images):
             yield PendingFrame(number, number / self.rate, partial(as_image, image))
 
 
@@ -327,7 +289,8 @@ def open_video(source: str, *, rate: float | None = None) -> Video:
     if Path(name).is_dir():
         return FrameFolder(Path(name), DEFAULT_RATE if rate is None else rate)
     if rate is not None:
-        raise ObjectSeekerError(f"{_display_name(name)} states its own frame rate: --fps is for folders")
+        shown = redact_url(name) if is_url(name) else name
+        raise ObjectSeekerError(f"{shown} states its own frame rate: --fps is for folders")
     if _is_camera(name) and not Path(name).exists():
         return _open_camera(int(name))
     if is_url(name):
@@ -440,7 +403,6 @@ class DecodedVideo:
                 return
 
     def _seconds(self) -> float | None:
-        """Return the duration that the file states."""
         if self._stream.duration is not None and self._stream.time_base:
             return float(self._stream.duration * self._stream.time_base)
         single = len(self._container.streams) == 1  # else another may be longer
@@ -487,7 +449,3 @@ def _scheme(source: str) -> str:
 def _suffix(source: str) -> str:
     path = re.split(r"[?#]", source)[0] if is_url(source) else source
     return os.path.splitext(path)[1].lower()  # noqa: PTH122  # addresses are not paths
-
-
-def _display_name(source: str) -> str:
-    return redact_url(source) if is_url(source) else source

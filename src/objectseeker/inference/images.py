@@ -291,7 +291,7 @@ class ImageDetection(DetectionRun):
         """Write an annotated image, unless it is drawn already; its boxes are kept if that fails."""
         assert self.out is not None
         path = self.out / "annotated" / file
-        if journal.annotated_source(file) == result.pixels_sha256 and path.exists():
+        if journal.annotated.get(file) == result.pixels_sha256 and path.exists():
             return
         try:
             jpeg = encode_jpeg(annotate_result(image, result, self.categories.detector_names, self.threat))

@@ -38,16 +38,16 @@ def pixels_sha256(image: Image) -> str:
 
 
 class ProgressJournal:
-    """Lines by the hash of their image; `images` are the names of finished images.
+    """Lines by the hash of their image.
 
-    A line with `annotated` says which image the annotated image of that name was drawn from, one with `same` that an
-    image equals another.
+    `images` are the names of finished images, and `annotated` has the hash of the image that each annotated image was
+    drawn from. A line with `same` says that an image equals another.
     """
 
     def __init__(self, file: Path, reader: BinaryIO, writer: FileIO) -> None:
         self._file, self._reader, self._writer = file, reader, writer
         self._offsets: dict[str, int] = {}
-        self._annotated: dict[str, str] = {}
+        self.annotated: dict[str, str] = {}
         self.images: set[str] = set()
 
     def get(self, sha256: str) -> dict[str, Any] | None:
@@ -56,10 +56,6 @@ class ProgressJournal:
             return None
         self._reader.seek(self._offsets[sha256])
         return _parse_line(self._reader.readline())
-
-    def annotated_source(self, name: str) -> str | None:
-        """Return the hash of the image that an annotated image was drawn from."""
-        return self._annotated.get(name)
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Append a line and sync it to disk."""
@@ -102,7 +98,7 @@ class ProgressJournal:
 
     def _index(self, line: Mapping[str, Any], offset: int) -> None:
         if "annotated" in line:
-            self._annotated[line["annotated"]] = line["sha256"]
+            self.annotated[line["annotated"]] = line["sha256"]
         elif "image" in line:
             self.images.add(line["image"])
             if "sha256" in line:

@@ -20,7 +20,7 @@ from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe
 from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
-from objectseeker.inference.results import CERTIFICATE, CERTIFICATE_SCOPE, COUNTED, Categories, ImageResult
+from objectseeker.inference.results import CERTIFICATE, CERTIFICATE_SCOPE, Categories, DetectionTotals, ImageResult
 from objectseeker.serve.limits import MAX_JSON_BYTES, RequestRejectedError, ServerLimits, check_forward_passes
 
 Array = npt.NDArray[Any]
@@ -107,10 +107,9 @@ class ServedModel:
             "defense_sha256": sha256,
         }
         if result.certificates is not None:
-            counts = {name: sum(row[name] for row in rows) for name in COUNTED}
-            threat = self.threat.to_dict(self.defense.rule)
-            certificates = {"about": CERTIFICATE_SCOPE, **threat, "boxes": len(rows), **counts}
-            response["certificates"] = certificates | {"defense_sha256": sha256}
+            totals = DetectionTotals(threat=self.threat.to_dict(self.defense.rule))
+            totals.add(result, categories)
+            response["certificates"] = {**(totals.certificates or {}), "defense_sha256": sha256}
         return response
 
 
