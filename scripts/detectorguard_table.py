@@ -75,7 +75,7 @@ def save_cost(run: Run, comparison: DetectorGuardComparison, out: Path) -> None:
     masks = run.manifest.observation_settings.masks
     if not isinstance(masks, Halves):
         raise SystemExit(f"cost is told by the number of lines, and {run.folder} was observed with {masks}: --no-cost")
-    images, (_, measured) = run.images(), split_images(len(run.parts), 2, 0)  # as the comparison does
+    images, (_, measured) = run.images(), split_images(len(run.indices), 2, 0)  # as the comparison does
     image_set = ImageSet.from_images([images[i] for i in measured.tolist()], run.label_map)
     cost = cost_rows(image_set, comparison, [k for k in LINES if k <= masks.lines])
     shown = [

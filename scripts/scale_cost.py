@@ -19,7 +19,7 @@ from scale_throughput import photographs
 from objectseeker import detectors
 from objectseeker.core.recipes import parse_recipe
 from objectseeker.runs.manifest import ObservationSettings
-from objectseeker.runs.observe import estimate, observe
+from objectseeker.runs.observe import observe, plan_run, time_view
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         dataset = photographs(Path(name), options.images)
 
         def foretell() -> float:
-            return 3600 * estimate(dataset, detector, settings).hours
+            return plan_run(dataset, settings).forward_passes * time_view(dataset, detector, settings)
 
         for turn in range(options.rounds):
             before = foretell()

@@ -78,7 +78,7 @@ def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
     observe(dataset, detector, out=out, masks=Halves(1), cluster=cluster, on_progress=progress, on_warning=say)
     say("observed")
     run = open_run(out)
-    say(f"opened again, every checksum verified: complete {run.complete}, {len(run.parts):,} images")
+    say(f"opened again, every checksum verified: complete {run.complete}, {len(run.indices):,} images")
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     count = sum(1 for file in out.rglob("*") if file.is_file())
     listing = (out / "images.parquet").stat().st_size

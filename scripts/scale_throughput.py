@@ -29,10 +29,9 @@ from objectseeker import Halves
 from objectseeker.datasets import Dataset, open_dataset
 from objectseeker.demo.samples import samples
 from objectseeker.detectors.onnx import available_cores
-from objectseeker.runs.engines import ClusterRequest, LocalEngine, open_engine
+from objectseeker.runs.engines import ClusterRequest, Engine, LocalEngine, open_engine
 from objectseeker.runs.observe import observe
 from objectseeker.runs.ray import DetectorLoader
-from objectseeker.runs.tasks import Engine
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))

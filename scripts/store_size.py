@@ -9,10 +9,12 @@ A run that was stored with a lower floor or with more masks is counted as if it 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from objectseeker.core.recipes import parse_recipe
 from objectseeker.metrics.image_set import restrict_images
+from objectseeker.runs.engines import ObservationJob, boxes_to_store
 from objectseeker.runs.observe import PART_SIZE
 from objectseeker.runs.run import open_run
 from objectseeker.runs.tables import StoredBoxes, encode_boxes
@@ -25,20 +27,15 @@ def main() -> None:
     parser.add_argument("--mask-floor", type=float, default=0.1)
     options = parser.parse_args()
     run = open_run(options.run)
-    floors = run.manifest.observation_settings.base_floor, options.mask_floor
-    if options.mask_floor < run.manifest.observation_settings.mask_floor:
-        parser.error(f"{options.run} holds masked boxes from {run.manifest.observation_settings.mask_floor} on only")
-    hashes = {
-        index: file
-        for number in {*run.parts.full_parts, *run.parts.partial_parts}
-        for index, file in run.hashes(number).items()
-    }
+    settings = run.manifest.observation_settings
+    if options.mask_floor < settings.mask_floor:
+        parser.error(f"{options.run} holds masked boxes from {settings.mask_floor} on only")
+    job = ObservationJob(replace(settings, mask_floor=options.mask_floor), run.manifest.detector_names)
+    hashes = {index: file for number in run.files for index, file in run.hashes(number).items()}
     found = []
     for index, image in zip(sorted(hashes), restrict_images(run.images(), parse_recipe(options.masks)), strict=True):
         seen = image.observation
-        found.append(
-            StoredBoxes.from_views(index, (seen.width, seen.height), hashes[index], [seen.base, *seen.masked], floors)
-        )
+        found.append(boxes_to_store(job, index, [seen.base, *seen.masked], seen.masks, hashes[index]))
     for size in (1, PART_SIZE):
         parts = [StoredBoxes.join(found[start : start + size]) for start in range(0, len(found), size)]
         stored = sum(len(encode_boxes(part)) for part in parts)

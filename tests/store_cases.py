@@ -9,10 +9,10 @@ import numpy as np
 
 from objectseeker import Detections, Halves
 from objectseeker.datasets import DatasetImage
+from objectseeker.runs.engines import boxes_to_store
 from objectseeker.runs.manifest import Manifest, ObservationSettings
 from objectseeker.runs.observe import job_of
 from objectseeker.runs.tables import StoredBoxes
-from objectseeker.runs.tasks import boxes_to_store
 from objectseeker.runs.writer import open_writer
 
 DETECTOR_NAMES = ("dog", "cat", "unicorn", "kitten")
@@ -62,7 +62,8 @@ def some_views(seed, count, most=5):
 
 def write_boxes(writer, index, base, masked):
     made = writer.run.manifest
-    writer.add(boxes_to_store(job_of(made), index, made.images[index].size, [base, *masked]))
+    masks = made.observation_settings.masks.masks(*made.images[index].size)
+    writer.add(boxes_to_store(job_of(made), index, [base, *masked], masks))
 
 
 def write_broken(writer, index, reason):

@@ -39,7 +39,7 @@ def main() -> None:
         limit=options.limit,
         on_progress=lambda done, total: print(f"{done} of {total}", flush=True) if done % 100 == 0 else None,
     )
-    print(f"{len(run.parts)} images in {time.monotonic() - begin:.1f} s: {options.out}")
+    print(f"{len(run.indices)} images in {time.monotonic() - begin:.1f} s: {options.out}")
 
 
 def parse() -> argparse.Namespace:

@@ -367,7 +367,7 @@ def touched(content, column, value):
     else:
         xyxy[3, 2] += value
     changed = type(boxes)(xyxy, score, boxes.label)
-    return encode_boxes(type(found)(found.image, found.mask, changed, found.sizes, found.hashes, found.broken))
+    return encode_boxes(replace(found, boxes=changed))
 
 
 def moved(members, column, value, *, renamed):

@@ -97,7 +97,7 @@ def test_from_check_detector_to_report(tmp_path, call):
     observe = ("observe", data, "--detector", *graph, *masks, "--out", "run")
     assert "knows none of the dataset's classes" in call(*observe, code=2)[1]
     noted = call(*observe, "--class-map", CLASS_MAP)[1]
-    assert "1 box without area skipped" in noted
+    assert "boxes without area skipped: 1" in noted
 
     few = ("--set", "filter_ioa=0.6", "--set", "edge_factor=1", "--set", "cluster_distance=0.1")
     call("tune", "run", *few, "--out", "tuned")

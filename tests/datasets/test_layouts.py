@@ -84,7 +84,9 @@ def test_yaml_with_names_as_a_mapping_and_several_folders(tmp_path: Path) -> Non
     (tmp_path / "my.yml").write_text("train: [one/images, two]\nval: gone\nnames:\n  0: cat\n  1: dog\n")
     dataset = open_dataset(f"yolo:{tmp_path / 'my.yml'}")
     assert ids(dataset) == ["train/one/images/a", "train/two/a"]
-    assert dataset.warnings == (f"1 split without its folder skipped, in {tmp_path / 'my.yml'}, val: gone",)
+    assert dataset.warnings == (
+        f"splits without their folders skipped: 1, the first: {tmp_path / 'my.yml'}, val: gone",
+    )
 
 
 def test_yaml_with_a_list_of_images(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_labels_beside_images(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("made by hand")
     dataset = open_dataset(f"yolo:{tmp_path}")
     assert ids(dataset) == ["a"]
-    assert dataset.warnings == (f"1 text file without an image skipped, at {tmp_path / 'readme.txt'}",)
+    assert dataset.warnings == (f"text files without an image skipped: 1, the first: {tmp_path / 'readme.txt'}",)
     with pytest.raises(ObjectSeekerError, match="no image of the same name"):
         open_dataset(f"yolo:{tmp_path}", strict=True)
 
@@ -154,7 +156,7 @@ def test_voc_without_a_split(tmp_path: Path, image: str, xml: str) -> None:
     assert dataset.warnings == ()
     extra = (tmp_path / image).with_stem("b")
     PIL.Image.new("RGB", (80, 20)).save(extra)
-    assert open_dataset(f"voc:{tmp_path}").warnings == (f"1 image without an XML file skipped, at {extra}",)
+    assert open_dataset(f"voc:{tmp_path}").warnings == (f"images without an XML file skipped: 1, the first: {extra}",)
     with pytest.raises(ObjectSeekerError, match="has no XML file"):
         open_dataset(f"voc:{tmp_path}", strict=True)
     extra.unlink()

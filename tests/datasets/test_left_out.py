@@ -45,9 +45,9 @@ def test_coco_boxes_that_cannot_be_used(tmp_path: Path) -> None:
     dataset = open_dataset(spec)
     file = tmp_path / "a.json"
     assert dataset.warnings == (
-        f"2 boxes without area skipped, the first in {file}, annotations[0] (id 17)",
-        f"1 box entirely outside its image skipped, in {file}, annotations[3] (id 20)",
-        f"2 boxes with impossible coordinates skipped, the first in {file}, annotations[4] (id 21)",
+        f"boxes without area skipped: 2, the first: {file}, annotations[0] (id 17)",
+        f"boxes entirely outside their images skipped: 1, the first: {file}, annotations[3] (id 20)",
+        f"boxes with impossible coordinates skipped: 2, the first: {file}, annotations[4] (id 21)",
     )
     assert [entry.ground_truth.xyxy.tolist() for entry in dataset.images] == [[[1, 2, 4, 6]], []]
     assert dataset.fingerprint == open_dataset(coco(tmp_path, good)).fingerprint
@@ -76,8 +76,8 @@ def test_yolo_lines_that_cannot_be_used(tmp_path: Path) -> None:
     dataset = open_dataset(yolo(tmp_path, *lines))
     file = tmp_path / "labels" / "a.txt"
     assert dataset.warnings == (
-        f"1 box with an impossible coordinate skipped, in {file} line 3",
-        f"2 boxes without area skipped, the first in {file} line 4",
+        f"boxes with impossible coordinates skipped: 1, the first: {file} line 3",
+        f"boxes without area skipped: 2, the first: {file} line 4",
     )
     assert dataset.objects == 1
 
@@ -86,7 +86,7 @@ def test_yolo_polygons_are_read_as_their_bounding_boxes(tmp_path: Path) -> None:
     spec = yolo(tmp_path, "1 0.25 0.5 0.5 0.1 0.75 0.9", "0 0.5 0.5 0.5 0.5", "0 0.1 0.1 0.2 0.1 0.2 0.2 0.1 0.2")
     dataset = open_dataset(spec)
     assert dataset.warnings == (
-        f"2 polygons read as their bounding boxes, the first in {tmp_path / 'labels' / 'a.txt'} line 1",
+        f"polygons read as their bounding boxes: 2, the first: {tmp_path / 'labels' / 'a.txt'} line 1",
     )
     first = dataset.images[0].ground_truth
     assert first.xyxy[0].tolist() == pytest.approx([10, 3, 30, 27])
@@ -108,8 +108,8 @@ def test_kitti_regions_are_counted_once(tmp_path: Path) -> None:
     label.write_text(f"DontCare 0 0 0 5 5 5 9 {rest}\nCar 0 0 0 5 5 nan 9 {rest}\nCar 0 0 0 1 1 9 9 {rest}\n")
     dataset = open_dataset(f"kitti:{tmp_path}")
     assert dataset.warnings == (
-        f"1 box with an impossible coordinate skipped, in {label} line 2",
-        f"1 box without area skipped, in {label} line 1",
+        f"boxes with impossible coordinates skipped: 1, the first: {label} line 2",
+        f"boxes without area skipped: 1, the first: {label} line 1",
     )
     assert dataset.objects == 1
 
@@ -124,8 +124,8 @@ def test_voc_boxes_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "a.xml").write_text(content)
     dataset = open_dataset(f"voc:{tmp_path}")
     assert dataset.warnings == (
-        f"1 box with an impossible coordinate skipped, in {tmp_path / 'a.xml'}, object 3",
-        f"1 box without area skipped, in {tmp_path / 'a.xml'}, object 2",
+        f"boxes with impossible coordinates skipped: 1, the first: {tmp_path / 'a.xml'}, object 3",
+        f"boxes without area skipped: 1, the first: {tmp_path / 'a.xml'}, object 2",
     )
     assert dataset.objects == 1
 
@@ -136,7 +136,7 @@ def test_a_file_name_that_is_not_utf8_is_left_out_alone(tmp_path: Path) -> None:
         picture(path)
         path.rename(os.fsdecode(os.fsencode(path.parent) + b"/\xff.png"))
 
-    said = (f"1 file whose name is not UTF-8 skipped, at {tmp_path / 'plain'}/\\udcff.png",)
+    said = (f"files whose names are not UTF-8 skipped: 1, the first: {tmp_path / 'plain'}/\\udcff.png",)
     picture(tmp_path / "plain" / "a.png")
     spoil(tmp_path / "plain" / "b.png")
     dataset = open_dataset(tmp_path / "plain")

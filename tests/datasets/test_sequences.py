@@ -68,7 +68,7 @@ def test_mot_forgives_what_the_challenge_forgives(tmp_path: Path) -> None:
     entry = dataset.images[0]
     assert list(zip(entry.ignore.tolist(), entry.crowd.tolist(), strict=True)) == list(kinds.values())
     assert set(entry.ground_truth.label.tolist()) == {0}
-    assert dataset.warnings == (f"3 occluders skipped, the first in {tmp_path / 'gt' / 'gt.txt'} line 7",)
+    assert dataset.warnings == (f"occluders skipped: 3, the first: {tmp_path / 'gt' / 'gt.txt'} line 7",)
 
 
 def test_mot_counts_and_names_what_is_odd(tmp_path: Path) -> None:
@@ -86,11 +86,11 @@ def test_mot_counts_and_names_what_is_odd(tmp_path: Path) -> None:
     assert tracks(dataset) == [[7, NO_TRACK], [], []]
     assert dataset.images[0].frame == FrameIndex(tmp_path.name, 0, None)
     for said in (
-        f"1 sequence with an unreadable frame rate, in {tmp_path / 'seqinfo.ini'}",
-        f"2 images whose names are not frame numbers skipped, the first at {tmp_path / 'img1' / '000000.png'}",
-        f"4 unreadable annotations skipped, the first in {file} line 2",
-        f"1 box of a missing frame skipped, in {file} line 5",
-        f"1 second object of a track in one frame kept without a track, in {file} line 6",
+        f"sequences with unreadable frame rates: 1, the first: {tmp_path / 'seqinfo.ini'}",
+        f"images whose names are not frame numbers skipped: 2, the first: {tmp_path / 'img1' / '000000.png'}",
+        f"unreadable annotations skipped: 4, the first: {file} line 2",
+        f"boxes of missing frames skipped: 1, the first: {file} line 5",
+        f"second objects of a track in one frame kept without a track: 1, the first: {file} line 6",
     ):
         assert said in dataset.warnings
     with pytest.raises(ObjectSeekerError, match="frame rate"):
@@ -102,7 +102,7 @@ def test_mot_without_its_side_files(tmp_path: Path) -> None:
     (tmp_path / "gt" / "gt.txt").unlink()
     dataset = open_dataset(spec)
     assert [entry.frame_number for entry in dataset.images] == [2, 8, 9]
-    assert dataset.warnings == (f"1 sequence without gt/gt.txt read without objects, in {tmp_path}",)
+    assert dataset.warnings == (f"sequences without gt/gt.txt read without objects: 1, the first: {tmp_path}",)
     (tmp_path / "seqinfo.ini").write_text("no section")
     assert any("unreadable seqinfo.ini" in said for said in open_dataset(spec).warnings)
 
@@ -176,9 +176,9 @@ def test_boxes_json_counts_what_is_odd(tmp_path: Path) -> None:
     dataset = open_dataset(spec)
     assert dataset.objects == 1
     assert dataset.warnings == (
-        f"5 unreadable annotations skipped, the first in {file}, boxes[1]",
-        f"1 box of a missing frame skipped, in {file}, boxes[6]",
-        f"1 box with an impossible coordinate skipped, in {file}, boxes[7]",
+        f"unreadable annotations skipped: 5, the first: {file}, boxes[1]",
+        f"boxes of missing frames skipped: 1, the first: {file}, boxes[6]",
+        f"boxes with impossible coordinates skipped: 1, the first: {file}, boxes[7]",
     )
     for content in ("[]", "{", '{"frames": 3}'):
         file.write_text(content)
@@ -236,10 +236,10 @@ def test_cvat_counts_what_is_odd(tmp_path: Path) -> None:
     assert dataset.warnings[0].startswith(
         "sequences whose frames video: of their folder numbers differently: 1, the first"
     )
-    assert [said.split(", the first")[0].split(", in")[0] for said in dataset.warnings[1:]] == [
-        "1 box of a missing frame skipped",
-        "1 shape other than a box skipped",
-        "3 unreadable annotations skipped",
+    assert [said.split(", the first")[0] for said in dataset.warnings[1:]] == [
+        "boxes of missing frames skipped: 1",
+        "shapes other than boxes skipped: 1",
+        "unreadable annotations skipped: 3",
     ]
     with pytest.raises(ObjectSeekerError, match="frame 7"):
         open_dataset(spec, strict=True)

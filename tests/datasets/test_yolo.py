@@ -173,7 +173,7 @@ def test_names_with_signs_in_them(tmp_path: Path) -> None:
         ('names: ["\\ud800"]', "as the name of class 0"),
         ('names: ["\\UFFFFFFFF"]', "cannot be read as YAML"),
         ("names: [a, !!python/object/apply:os.getcwd []]", r"a value has the tag .*os.getcwd; remove the tag"),
-        ("---\nnames: [a]\n---\nnames: [b]", "line 3 .*a second document begins"),
+        ("---\nnames: [a]\n---\nnames: [b]", "line 3 .*found another document"),
         ("[a]: 1", "a key must be text or a number"),
         ("- names", "must hold keys and values, .*got .'names'."),
         ("names: [a]\nx: \x07", "cannot be read as YAML: special characters are not allowed"),

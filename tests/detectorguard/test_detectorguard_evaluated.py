@@ -220,7 +220,7 @@ def run(monkeypatch):
 
     class Stored:
         label_map = VOCABULARY
-        parts = dict.fromkeys(range(40))
+        indices = range(40)
 
         def images(self):
             return image_set.images

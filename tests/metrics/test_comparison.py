@@ -109,7 +109,7 @@ def stored(images, name):
     observing = SimpleNamespace(masks=Halves(6), mask_floor=0.15, base_floor=0.0)
     return SimpleNamespace(
         folder=Path(name),
-        parts=range(len(images)),
+        indices=range(len(images)),
         manifest=SimpleNamespace(observation_settings=observing),
         label_map=VOCABULARY,
         images=lambda: list(images),

@@ -18,12 +18,11 @@ from observe_job import MASKS, content_of, make_dataset
 
 from objectseeker import Halves, ObjectSeekerError, detectors
 from objectseeker.datasets import open_dataset
-from objectseeker.runs.engines import ClusterRequest, open_engine
+from objectseeker.runs.engines import ClusterRequest, describe_detector, open_engine
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 from objectseeker.runs.ray import DetectorLoader, import_ray
 from objectseeker.runs.run import open_run
-from objectseeker.runs.tasks import describe_detector
 
 if find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
@@ -217,9 +216,9 @@ def test_what_no_machine_of_the_cluster_has_is_not_waited_for_for_ever(spec, tmp
 
 
 def test_cheap_images_share_a_task_and_items_are_taken_no_faster_than_they_are_done(tmp_path):
+    from objectseeker.runs.engines import ImageTask
     from objectseeker.runs.observe import job_of, make_manifest
     from objectseeker.runs.ray import MAX_TASK_IMAGES, QUEUED_TASKS, RayEngine
-    from objectseeker.runs.tasks import ImageTask
 
     make_dataset(tmp_path, 1)
     dataset = open_dataset(tmp_path)
@@ -238,8 +237,8 @@ def test_cheap_images_share_a_task_and_items_are_taken_no_faster_than_they_are_d
         job = job_of(make_manifest(dataset, engine.describe(), observing, images_per_part=64))
         tasks = []
         for stored in engine.observe(job, items()):
-            tasks.append(len(stored.images))
-            done += len(stored.images)
+            tasks.append(len(stored.indices))
+            done += len(stored.indices)
             assert taken - done <= QUEUED_TASKS * MAX_TASK_IMAGES
     assert done == taken == 4000
     assert max(tasks) == 64

@@ -15,7 +15,7 @@ from observe_job import Crash, Spots, content_of, crash_before, make_dataset, ru
 
 from objectseeker import ObjectSeekerError
 from objectseeker.datasets import open_dataset
-from objectseeker.runs import resume
+from objectseeker.runs import writer
 from objectseeker.runs.run import open_run
 
 
@@ -181,19 +181,19 @@ def test_an_old_image_that_is_moved_in_place_is_refused(photos, tmp_path):
 
 def test_images_are_read_again_only_where_they_may_have_changed(photos, tmp_path, monkeypatch):
     run_here(str(photos), tmp_path / "run", limit=5)
-    later = time.time() + 2 * resume.RECENT_SECONDS
+    later = time.time() + 2 * writer.RECENT_SECONDS
     for part in (tmp_path / "run" / "parts").iterdir():
         os.utime(part, (later, later))
-    read, hash_of = [], resume.hash_of
-    monkeypatch.setattr(resume, "hash_of", lambda path: read.append(path.name) or hash_of(path))
-    monkeypatch.setattr(resume, "SPOT_CHECKS", 2)
+    read, hash_of = [], writer.hash_of
+    monkeypatch.setattr(writer, "hash_of", lambda path: read.append(path.name) or hash_of(path))
+    monkeypatch.setattr(writer, "SPOT_CHECKS", 2)
     assert run_here(str(photos), tmp_path / "run", limit=5).complete
     assert read == ["0.ppm", "2.ppm", "4.ppm"]
 
 
 def test_another_folder_in_place_of_the_first_is_noticed_whatever_its_times(photos, tmp_path):
     run_here(str(photos), tmp_path / "run")
-    later = time.time() + 2 * resume.RECENT_SECONDS
+    later = time.time() + 2 * writer.RECENT_SECONDS
     for part in (tmp_path / "run" / "parts").iterdir():
         os.utime(part, (later, later))
     photos.rename(tmp_path / "first")

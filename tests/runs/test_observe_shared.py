@@ -13,11 +13,10 @@ import pytest
 from objectseeker import Detections, Halves
 from objectseeker.datasets import open_dataset
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs import engines, tasks
-from objectseeker.runs.engines import LocalEngine
+from objectseeker.runs import engines
+from objectseeker.runs.engines import READ_AHEAD, ImageTask, LocalEngine, prefetch_images
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
-from objectseeker.runs.tasks import READ_AHEAD, ImageTask, prefetch_images
 
 TWO_LINES = {"masks": Halves(2)}
 
@@ -104,7 +103,7 @@ def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
 
     for done, (item, image) in enumerate(prefetch_images(items())):
         assert item.index == done
-        assert image.result().image.shape == (20, 30, 3)
+        assert image.result()[0].shape == (20, 30, 3)
         assert taken - done <= READ_AHEAD + 1
     assert taken == 40
 
@@ -124,7 +123,7 @@ def test_reading_ahead_may_be_ended_by_one_of_its_own_threads(monkeypatch):
             errors.append(error)
         ended.set()
 
-    monkeypatch.setattr(tasks, "load_task", read)
+    monkeypatch.setattr(engines, "load_task", read)
     images = prefetch_images(ImageTask(index, "", None) for index in range(40))
     _, future = next(images)
     future.add_done_callback(end)
@@ -141,9 +140,9 @@ def stuck(monkeypatch):
     def read(item):
         if item.index:
             let_go.wait(60)
-        return tasks.LoadedImage(np.full((20, 30, 3), 200, np.uint8), "")
+        return np.full((20, 30, 3), 200, np.uint8), ""
 
-    monkeypatch.setattr(tasks, "load_task", read)
+    monkeypatch.setattr(engines, "load_task", read)
     yield let_go
     let_go.set()
 
@@ -167,9 +166,9 @@ def test_nobody_waits_for_what_is_being_read(stuck):
 
 def test_a_shared_job_ends_though_its_detectors_wait_for_images(stuck):
     items = (ImageTask(index, "", None) for index in range(40))
-    job = tasks.ObservationJob(ObservationSettings(Halves(2)), Mean.names)
+    job = engines.ObservationJob(ObservationSettings(Halves(2)), Mean.names)
     stream = LocalEngine([Mean(), Mean()]).observe(job, items)
-    assert next(stream).images == [0]
+    assert next(stream).indices == [0]
     begin = time.monotonic()
     stream.close()
     assert time.monotonic() - begin < 10

@@ -9,7 +9,6 @@ from observe_job import LINES, MASKS, Spots, content_of, make_dataset
 
 import objectseeker
 from objectseeker import Defense, Halves, ObjectSeekerError, Rule
-from objectseeker.runs.binding import missing_scores
 from objectseeker.runs.engines import ClusterRequest
 from objectseeker.runs.manifest import ObservationSettings
 
@@ -83,6 +82,6 @@ def test_scores_that_are_not_stored_are_named(dataset, tmp_path):
     run.require_scores()
     with pytest.raises(ObjectSeekerError, match=r"base boxes .* 0\.1 .* below 0\.2: .*; masked boxes .* 0\.2 .* 0\.3:"):
         run.require_scores(lowest_base=0.1, lowest_masked=0.2)
-    assert missing_scores(ObservationSettings(), lowest_base=0.01, lowest_masked=0.1) == []
+    assert ObservationSettings().missing_scores(lowest_base=0.01, lowest_masked=0.1) == []
     with pytest.raises(ObjectSeekerError, match=r"the run stores none below 0\.2"):
         run.bind_defense(Defense(detector=SPEC, rule=Rule(base_threshold=0.1), masks=MASKS))

@@ -98,6 +98,5 @@ def test_the_settings_survive_their_file_and_the_plan_knows_the_passes(tmp_path)
     plan = job.plan_run(open_dataset(sequence(tmp_path / "clip")), observing)
     assert plan.views_per_image == 17
     assert "8 frames show all of them" in plan.reason
-    estimate = job.estimate(open_dataset(f"boxes:{tmp_path / 'clip'}"), Spots(), replace(observing, masks=ROLLING))
-    assert estimate.seconds > 0
+    assert job.time_view(open_dataset(f"boxes:{tmp_path / 'clip'}"), Spots(), replace(observing, masks=ROLLING)) > 0
     assert parse_recipe(str(observing.masks)) == observing.masks

@@ -29,9 +29,8 @@ from store_cases import (
 from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs
 from objectseeker.core.observation import evenly_spaced_lines, keep_lines
 from objectseeker.core.recipes import line_positions
-from objectseeker.runs.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
+from objectseeker.runs.manifest import FORMAT, Manifest, decode_manifest
 from objectseeker.runs.run import open_run
-from objectseeker.runs.tables import IndexSummary
 from objectseeker.runs.writer import open_writer
 
 NAMES = [field.name for field in fields(Manifest) if field.name != "images"]
@@ -202,7 +201,7 @@ def test_a_damaged_part_is_named_never_read_and_removed_on_the_next_start(tmp_pa
         assert again.run.damaged == run.damaged
     run = open_run(tmp_path / "run")
     assert run.damaged == ()
-    assert sorted(run.parts) == [0, 2]
+    assert run.indices == [0, 2]
 
 
 def test_a_part_of_another_image_is_told_apart(tmp_path):
@@ -238,13 +237,15 @@ def test_a_second_part_for_an_image_is_refused(tmp_path):
 def test_damage_while_reading_is_noticed(tmp_path):
     store(tmp_path / "run", manifest())
     run = open_run(tmp_path / "run")
-    flip_a_bit(run.parts[0])
-    with pytest.raises(ObjectSeekerError, match=run.parts[0].name):
+    (part,) = run.files[0]
+    flip_a_bit(part)
+    with pytest.raises(ObjectSeekerError, match=part.name):
         list(run.images())
 
 
-def test_every_flipped_byte_of_the_manifest_is_noticed():
-    content, _ = encode_manifest(manifest(), IndexSummary(1, "00"))
+def test_every_flipped_byte_of_the_manifest_is_noticed(tmp_path):
+    store(tmp_path, manifest())
+    content = (tmp_path / "run.json").read_bytes()
     for place in range(0, len(content), 7):
         harmed = bytearray(content)
         harmed[place] ^= 1
@@ -265,8 +266,9 @@ def test_a_damaged_list_of_images_is_noticed(tmp_path, harm):
 
 
 @pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
-def test_another_format_is_refused(other):
-    content, _ = encode_manifest(manifest(), IndexSummary(1, "00"))
+def test_another_format_is_refused(tmp_path, other):
+    store(tmp_path, manifest())
+    content = (tmp_path / "run.json").read_bytes()
     body = content.split(b"\n", 2)[2].replace(b'"format": %d' % FORMAT, b'"format": %d' % other)
     content = b'{\n"sha256": "%s",\n' % hashlib.sha256(body).hexdigest().encode() + body
     with pytest.raises(ObjectSeekerError, match=f"format {other}, this version of objectseeker reads format {FORMAT}"):
@@ -319,7 +321,7 @@ def test_leftovers_go_and_strangers_stay(tmp_path):
     with open_writer(tmp_path / "run", made):
         pass
     assert {file.name for file in (tmp_path / "run").rglob("*") if file.is_file()} == {
-        "run.json", "images.parquet", "lock", ".DS_Store", "my.partial", before.parts[0].name,
+        "run.json", "images.parquet", "lock", ".DS_Store", "my.partial", before.files[0][0].name,
     }  # fmt: skip
 
 

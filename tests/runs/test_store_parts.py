@@ -13,10 +13,10 @@ from store_cases import flip_a_bit, manifest, some_views, truncate
 
 from objectseeker import ObjectSeekerError
 from objectseeker.runs import writer
+from objectseeker.runs.engines import boxes_to_store
 from objectseeker.runs.observe import job_of
 from objectseeker.runs.run import open_run
 from objectseeker.runs.tables import StoredBoxes
-from objectseeker.runs.tasks import boxes_to_store
 from objectseeker.runs.writer import open_writer
 
 SIZES = [(20, 10), (7, 30), (8, 8), (9, 9), (30, 20), (5, 5), (6, 6)]
@@ -27,8 +27,8 @@ BROKEN = 4
 def found_on(index):
     if index == BROKEN:
         return StoredBoxes.unreadable_image(index, "it is torn")
-    views = some_views(index, MADE.observation_settings.masks.forward_passes(*SIZES[index]))
-    return boxes_to_store(job_of(MADE), index, SIZES[index], views)
+    masks = MADE.observation_settings.masks.masks(*SIZES[index])
+    return boxes_to_store(job_of(MADE), index, some_views(index, 1 + len(masks)), masks)
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +56,11 @@ def test_a_part_holds_its_range_of_images(undisturbed):
     ]  # fmt: skip
     run = open_run(undisturbed)
     assert run.complete
-    assert sorted(run.parts) == [0, 1, 2, 3, 5, 6]
-    assert len(run.parts) == len(run.images()) == 6
-    assert BROKEN not in run.parts
-    assert run.parts[3] == run.parts[5] != run.parts[6]
+    assert run.indices == [0, 1, 2, 3, 5, 6]
+    assert len(run.images()) == 6
+    assert not run.has_boxes[BROKEN]
+    assert [len(run.files[number]) for number in range(3)] == [1, 1, 1]
+    assert run.indices_in_part(1) == [3, 5]
     assert [image.id for image in run.images()] == [f"image {index}" for index in (0, 1, 2, 3, 5, 6)]
     assert [image.id for image in run.images()[3:5]] == ["image 3", "image 5"]
     assert run.images()[-1].observation.width == 6

@@ -115,7 +115,7 @@ def evaluate(
         return
     criteria = track_criteria(run, model, tracks)
     times = 1 if point.keys() <= {"base_threshold"} else 2  # that the images are read
-    with progress("evaluating", times * len(run.parts)) as bar:
+    with progress("evaluating", times * len(run.indices)) as bar:
         found = metrics.evaluate(run, chosen, threat=model, **point, tracks=criteria, on_image=bar.advance)
     deployed = found.deployed or chosen
     under_attack = None
@@ -180,7 +180,7 @@ def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path
     from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, certify_run
     from objectseeker.text import to_csv
 
-    with progress("certifying", len(run.parts)) as bar:
+    with progress("certifying", len(run.indices)) as bar:
         rows = certify_run(run, defense, threat, on_image=bar.advance)
     source = "annotation" if run.has_labels else "output"
     content = {"defense": defense.to_public_dict(), "object_source": source, "objects": [row.to_dict() for row in rows]}

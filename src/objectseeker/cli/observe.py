@@ -117,8 +117,7 @@ def observe(
     from objectseeker.datasets import open_dataset
     from objectseeker.runs.engines import ClusterRequest
     from objectseeker.runs.manifest import ObservationSettings
-    from objectseeker.runs.observe import estimate as estimate_time
-    from objectseeker.runs.observe import observe, plan_run
+    from objectseeker.runs.observe import observe, plan_run, time_view
 
     if limit is not None and sample is not None:
         raise ObjectSeekerError("give --limit (the first images) or --sample (some of all), not both")
@@ -137,13 +136,14 @@ def observe(
     cost = f"{plan.images:,} images{drawn} x {plan.views_per_image:,} views = {plan.forward_passes:,} forward passes"
     if estimate:
         loaded = detectors.load_detector(chosen.detector, device=device and device.split(",")[0], **chosen.options)
-        expected = estimate_time(data, loaded, stored, limit=count, seed=order)
+        seconds_per_view = time_view(data, loaded, stored, limit=count, seed=order)
+        seconds = plan.forward_passes * seconds_per_view
         if as_json:
-            print_json({"images": plan.images, "forward_passes": plan.forward_passes, "hours": expected.hours})
+            print_json({"images": plan.images, "forward_passes": plan.forward_passes, "hours": seconds / 3600})
         else:
             stdout_console.print(f"{plan.reason}.")
-            each = f"{expected.seconds_per_view * 1000:.1f} ms each here"
-            stdout_console.print(f"{cost}, {each}: about {_duration(expected.seconds)}")
+            each = f"{seconds_per_view * 1000:.1f} ms each here"
+            stdout_console.print(f"{cost}, {each}: about {_duration(seconds)}")
         return
     stderr_console.print(f"{plan.reason}: {cost}")
     for warning in data.warnings:
@@ -179,7 +179,7 @@ def observe(
         print_json(run.to_dict())
     else:
         skipped = f", {len(run.unreadable):,} skipped" if run.unreadable else ""
-        stdout_console.print(f"{len(run.parts):,} images observed in {escape(str(out))}{skipped}")
+        stdout_console.print(f"{len(run.indices):,} images observed in {escape(str(out))}{skipped}")
         folder = shlex.quote(str(out))
         annotated, unannotated = f"tune {folder} --out tuned", f"report {folder} --out report.html"
         print_next(f"objectseeker {annotated if run.has_labels else unannotated}")

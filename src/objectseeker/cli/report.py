@@ -73,7 +73,7 @@ def report(
         if baseline_defense is not None:
             name = f"{other.folder.resolve().name}, {baseline_defense.name}"
             compared = Baseline(other, Defense.load(baseline_defense), name)
-    with progress("writing images", len(stored.parts)) as bar:
+    with progress("writing images", len(stored.indices)) as bar:
         written = write_report(
             stored,
             chosen,

@@ -1,13 +1,13 @@
-"""Datasets: images with ground truth, one module per format.
+"""Datasets: images with ground truth, in many formats.
 
-A new format is a module with `read(spec, path_spec, skip_log) -> Dataset` and a line in `READERS`.
+A new format is a function `read(spec, path_spec, skip_log) -> Dataset` and a line in `READERS`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from objectseeker.datasets import boxes_json, coco, cvat, kitti, mot, unlabeled, voc, yolo
+from objectseeker.datasets import coco, kitti, tracking, unlabeled, voc, yolo
 from objectseeker.datasets.class_matching import ClassMatch, match_classes
 from objectseeker.datasets.dataset import Dataset, DatasetImage
 from objectseeker.datasets.parsing import SkipLog
@@ -24,9 +24,9 @@ READERS = {
     "kitti": kitti.read,
     "yolo": yolo.read,
     "list": unlabeled.read_list,
-    "mot": mot.read,
-    "cvat": cvat.read,
-    "boxes": boxes_json.read,
+    "mot": tracking.read_mot,
+    "cvat": tracking.read_cvat,
+    "boxes": tracking.read_boxes,
 }
 FRAMES = "frames"
 FORMS = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Ints
+from objectseeker.core.boxes import Ints
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.text import quote, quote_plain
 
@@ -41,7 +41,6 @@ class ClassMatch:
     """
 
     dataset_labels: Ints  # for each detector label the dataset label, or -1
-    known: Bools  # for each dataset label whether a detector class maps to it
     unmatched_dataset: tuple[str, ...]  # dataset classes that cannot be found, so they must not count
     unmatched_detector: tuple[str, ...]  # detector classes that the dataset does not have
 
@@ -91,17 +90,20 @@ def match_classes(
         _require(other, dataset_names, "dataset")
     find = _ClassLookup(dataset_names)
     dataset_labels = np.array([find(pairs.get(name, name)) for name in detector_names], dtype=np.int64)
-    known = np.isin(np.arange(len(dataset_names)), dataset_labels)
-    if not known.any():
+    dataset_labels.setflags(write=False)
+    matched = set(dataset_labels.tolist()) - {-1}
+    if not matched:
         raise ObjectSeekerError(
             f"the detector knows none of the dataset's classes ({_truncated_list(dataset_names)}); "
             f"its own are {_truncated_list(detector_names)}; a class map can pair them"
         )
-    for array in (dataset_labels, known):
-        array.setflags(write=False)
-    unknown = tuple(name for name, has_match in zip(dataset_names, known, strict=True) if not has_match)
-    spare = tuple(name for name, label in zip(detector_names, dataset_labels, strict=True) if label < 0)
-    return ClassMatch(dataset_labels, known, unknown, spare)
+    return ClassMatch(
+        dataset_labels,
+        unmatched_dataset=tuple(name for label, name in enumerate(dataset_names) if label not in matched),
+        unmatched_detector=tuple(
+            name for name, label in zip(detector_names, dataset_labels.tolist(), strict=True) if label < 0
+        ),
+    )
 
 
 class _ClassLookup:

@@ -66,7 +66,27 @@ def load_sized(path: Path | Url, size: tuple[int, int] | None) -> Image:
     return image
 
 
-class LazySequence(Sequence[_T]):
+class IndexedSequence(Sequence[_T]):
+    """Sequence whose items are made or read on access."""
+
+    def _item(self, position: int) -> _T:
+        """Return the item at a valid position, counted from 0."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> _T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[_T]: ...
+    def __getitem__(self, index: int | slice) -> _T | Sequence[_T]:
+        if isinstance(index, slice):
+            return [self._item(position) for position in range(*index.indices(len(self)))]
+        position = int(index) + (len(self) if index < 0 else 0)
+        if not 0 <= position < len(self):
+            raise IndexError(f"there is no item {index} among {len(self)}")
+        return self._item(position)
+
+
+class LazySequence(IndexedSequence[_T]):
     """Sequence of known length that is produced again for every iteration, and never held in memory."""
 
     def __init__(self, make: Callable[[], Iterator[_T]], count: int) -> None:
@@ -78,16 +98,7 @@ class LazySequence(Sequence[_T]):
     def __iter__(self) -> Iterator[_T]:
         return self._make()
 
-    @overload
-    def __getitem__(self, index: int) -> _T: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[_T]: ...
-    def __getitem__(self, index: int | slice) -> _T | Sequence[_T]:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(self._count))]
-        position = index + (self._count if index < 0 else 0)
-        if not 0 <= position < self._count:
-            raise IndexError(f"there is no item {index} among {self._count}")
+    def _item(self, position: int) -> _T:
         return next(islice(self._make(), position, None))
 
 

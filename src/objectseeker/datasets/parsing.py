@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
@@ -24,30 +23,23 @@ from objectseeker.files.remote import Url
 from objectseeker.text import display_path, is_utf8, quote
 
 MAX_YAML_LENGTH = 1_000_000  # characters; the names of all 21,841 ImageNet classes take half of them
-MAX_YAML_EVENTS = 100_000  # keys, values, beginnings and ends: about five seconds of parsing
+MAX_YAML_VALUES = 100_000  # keys, values, lists and mappings: about five seconds of parsing
 MAX_YAML_DEPTH = 20  # lists and mappings inside each other
 
 YamlValue: TypeAlias = "str | list[YamlValue] | dict[str, YamlValue]"
 
 
-class SkipReason(NamedTuple):
-    """Kind of skipped item, as warnings call one and many of them."""
-
-    one: str
-    many: str
-    preposition: str = "in"  # before the item's source
-
-
-NO_AREA = SkipReason("box without area skipped", "boxes without area skipped")
-OUTSIDE = SkipReason("box entirely outside its image skipped", "boxes entirely outside their images skipped")
-IMPOSSIBLE = SkipReason("box with an impossible coordinate skipped", "boxes with impossible coordinates skipped")
-BAD_NAME = SkipReason("file whose name is not UTF-8 skipped", "files whose names are not UTF-8 skipped", "at")
+# Why items are skipped, as warnings say it
+NO_AREA = "boxes without area skipped"
+OUTSIDE = "boxes entirely outside their images skipped"
+IMPOSSIBLE = "boxes with impossible coordinates skipped"
+NOT_UTF8 = "files whose names are not UTF-8 skipped"
 
 
 class InvalidAnnotationError(ObjectSeekerError):
     """One annotation or file that cannot be used, while the rest of the dataset can."""
 
-    def __init__(self, reason: SkipReason, source: str, message: str) -> None:
+    def __init__(self, reason: str, source: str, message: str) -> None:
         super().__init__(message)
         self.reason, self.source = reason, source
 
@@ -64,9 +56,9 @@ class SkipLog:
 
     def __init__(self, *, strict: bool = False, allow_outside_paths: bool = False) -> None:
         self.strict, self.allow_outside_paths = strict, allow_outside_paths
-        self._counts: dict[SkipReason, int] = {}
-        self._first: dict[SkipReason, str] = {}
-        self._last: dict[SkipReason, str] = {}
+        self._counts: dict[str, int] = {}
+        self._first: dict[str, str] = {}
+        self._last: dict[str, str] = {}
 
     def __enter__(self) -> None:
         pass
@@ -77,7 +69,7 @@ class SkipLog:
         self._count(error.reason, error.source)
         return True
 
-    def record_skip(self, reason: SkipReason, source: str, message: str) -> None:
+    def record_skip(self, reason: str, source: str, message: str) -> None:
         """Count one skipped item; raise `message` instead if strict."""
         if self.strict:
             raise ObjectSeekerError(message)
@@ -88,7 +80,7 @@ class SkipLog:
         if is_utf8(str(path)):
             return True
         name = display_path(path)
-        self.record_skip(BAD_NAME, name, f"the name of {name} is not UTF-8. Rename the file.")
+        self.record_skip(NOT_UTF8, name, f"the name of {name} is not UTF-8. Rename the file.")
         return False
 
     def resolve_inside(self, folder: Path | Url, name: str, source: str) -> Path | Url:
@@ -108,14 +100,9 @@ class SkipLog:
     @property
     def warnings(self) -> tuple[str, ...]:
         """One sentence per reason, with the number of items and the first of them."""
-        return tuple(
-            f"{count:,} {reason.many}, the first {reason.preposition} {self._first[reason]}"
-            if count > 1
-            else f"1 {reason.one}, {reason.preposition} {self._first[reason]}"
-            for reason, count in self._counts.items()
-        )
+        return tuple(f"{reason}: {count:,}, the first: {self._first[reason]}" for reason, count in self._counts.items())
 
-    def _count(self, reason: SkipReason, source: str) -> None:
+    def _count(self, reason: str, source: str) -> None:
         if self._last.get(reason) != source:  # a region that applies to every class is one item all the same
             self._counts[reason] = self._counts.get(reason, 0) + 1
         self._first.setdefault(reason, source)
@@ -174,75 +161,63 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, YamlValue]:
     """Return the mapping in a YAML file, with all its scalars as text.
 
-    Text, because a class may be called `no` or `1e3`, which YAML takes for false and 1000. Only PyYAML's parser runs:
-    no object is constructed. Aliases (and so alias bombs), tags, repeated keys and huge or deep files are rejected.
+    Text, because a class may be called `no` or `1e3`, which YAML takes for false and 1000. Nothing else is constructed.
+    Aliases (and so alias bombs), tags, repeated keys and huge or deep files are rejected.
     """
     text = read_text(path)
     if len(text) > MAX_YAML_LENGTH:
         raise ObjectSeekerError(f"{path} is too large: {len(text):,} characters, at most {MAX_YAML_LENGTH:,} are read")
     try:
-        content = _yaml_document(_limited(yaml.parse(text, Loader=yaml.SafeLoader)))
-    except ObjectSeekerError as error:
-        raise ObjectSeekerError(f"{path} {error}") from None
+        content = yaml.load(text, _TextLoader)
     except yaml.MarkedYAMLError as error:
+        context = f" ({error.context})" if error.context else ""
         line = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
-        raise ObjectSeekerError(f"{path}{line} cannot be read as YAML: {error.problem}") from None
+        raise ObjectSeekerError(f"{path}{line} cannot be read as YAML: {error.problem}{context}") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # an unprintable character, a code beyond Unicode
         raise ObjectSeekerError(f"{path} cannot be read as YAML: {getattr(error, 'reason', error)}") from None
+    content = {} if content is None else content  # an empty file
     if not isinstance(content, dict):
         raise ObjectSeekerError(f"{path} must hold keys and values, as in 'names: [car, person]', got {quote(content)}")
     return content
 
 
-def _limited(events: Iterable[yaml.Event]) -> Iterator[yaml.Event]:
-    for count, event in enumerate(events):
-        if count > MAX_YAML_EVENTS:
+class _TextLoader(yaml.BaseLoader):
+    """PyYAML's loader of lists, mappings and text, with the limits of `read_yaml`."""
+
+    _count = _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        parser: Any = self  # its types say nothing of this method
+        event: yaml.Event = parser.peek_event()
+        self._count += 1
+        if isinstance(event, yaml.AliasEvent):
+            raise _yaml_error(f"the alias *{event.anchor} repeats a value; write the value", event)
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        if event.tag is not None:
+            raise _yaml_error(f"a value has the tag {event.tag}; remove the tag", event)
+        if self._depth >= MAX_YAML_DEPTH:
+            raise _yaml_error(f"values are nested more than {MAX_YAML_DEPTH} deep", event)
+        if self._count > MAX_YAML_VALUES:
             raise _yaml_error("there are too many values", event)
-        yield event
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _yaml_error("a key must be text or a number", key)
+            if key.value in keys:
+                raise _yaml_error(f"the key {quote(key.value)} occurs twice; remove one", key)
+            keys.add(key.value)
+        return super().construct_mapping(node, deep=deep)
 
 
-def _yaml_document(events: Iterator[yaml.Event]) -> YamlValue:
-    content: YamlValue = {}
-    started = False
-    for event in events:
-        if isinstance(event, yaml.DocumentStartEvent):
-            if started:
-                raise _yaml_error("a second document begins; write one per file", event)
-            started = True
-        elif isinstance(event, yaml.NodeEvent):
-            content = _yaml_value(event, events, 1)
-    return content
-
-
-def _yaml_value(event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> YamlValue:
-    if isinstance(event, yaml.AliasEvent):
-        raise _yaml_error(f"the alias *{event.anchor} repeats a value; write the value", event)
-    assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
-    if event.tag is not None:
-        raise _yaml_error(f"a value has the tag {event.tag}; remove the tag", event)
-    if depth > MAX_YAML_DEPTH:
-        raise _yaml_error(f"values are nested more than {MAX_YAML_DEPTH} deep", event)
-    if isinstance(event, yaml.ScalarEvent):
-        return str(event.value)
-    if isinstance(event, yaml.SequenceStartEvent):
-        items = []
-        while not isinstance(event := next(events), yaml.SequenceEndEvent):
-            items.append(_yaml_value(event, events, depth + 1))
-        return items
-    mapping: dict[str, YamlValue] = {}
-    while not isinstance(event := next(events), yaml.MappingEndEvent):
-        key = _yaml_value(event, events, depth + 1)
-        if not isinstance(key, str):
-            raise _yaml_error("a key must be text or a number", event)
-        if key in mapping:
-            raise _yaml_error(f"the key {quote(key)} occurs twice; remove one", event)
-        mapping[key] = _yaml_value(next(events), events, depth + 1)
-    return mapping
-
-
-def _yaml_error(problem: str, event: yaml.Event) -> ObjectSeekerError:
-    line = "" if event.start_mark is None else f"line {event.start_mark.line + 1} "
-    return ObjectSeekerError(f"{line}cannot be read as YAML: {problem}")
+def _yaml_error(problem: str, source: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    mark: Any = source.start_mark
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 def read_xml(path: Path, root_tag: str, kind: str) -> Element:

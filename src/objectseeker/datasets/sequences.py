@@ -14,7 +14,7 @@ import numpy as np
 from objectseeker.core.boxes import iou
 from objectseeker.core.observation import NO_TRACK, FrameIndex
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
-from objectseeker.datasets.parsing import SkipLog, SkipReason, parse_digits, read_text
+from objectseeker.datasets.parsing import SkipLog, parse_digits, read_text
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import looks_like_image
 from objectseeker.files.remote import Url
@@ -23,14 +23,6 @@ from objectseeker.text import quote_plain
 MOT_IMAGES = "img1"  # the folder of a MOTChallenge sequence that holds its images
 MAX_TRACK = 2**53  # any file format stores integers up to this exactly
 LINK_IOU = 0.3  # minimum IoU of two boxes in consecutive frames that are linked
-
-DUPLICATE_TRACK = SkipReason(
-    "second object of a track in one frame kept without a track",
-    "second objects of a track in one frame kept without a track",
-)
-NO_FRAME = SkipReason("box of a missing frame skipped", "boxes of missing frames skipped")
-UNREADABLE = SkipReason("unreadable annotation skipped", "unreadable annotations skipped")
-NO_FPS = SkipReason("sequence with an unreadable frame rate", "sequences with unreadable frame rates")
 
 
 # Frame numbers
@@ -184,7 +176,7 @@ def parse_fps(value: object, source: str, skip_log: SkipLog) -> float | None:
     except ValueError:
         pass
     message = f"{source} has the frame rate {str(value)[:40]!r}; it must be a number of frames per second above 0"
-    skip_log.record_skip(NO_FPS, source, message)
+    skip_log.record_skip("sequences with unreadable frame rates", source, message)
     return None
 
 
@@ -208,7 +200,7 @@ def _without_duplicate_tracks(boxes: Sequence[Annotation], skip_log: SkipLog) ->
     for box in boxes:
         if box.track in seen:
             message = f"{box.source} has a second object of track {box.track} in one frame"
-            skip_log.record_skip(DUPLICATE_TRACK, box.source, message)
+            skip_log.record_skip("second objects of a track in one frame kept without a track", box.source, message)
             box = replace(box, track=NO_TRACK)
         elif box.track != NO_TRACK:
             seen.add(box.track)

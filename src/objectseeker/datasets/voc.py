@@ -16,7 +16,6 @@ from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
 from objectseeker.datasets.parsing import (
     SkipLog,
-    SkipReason,
     images_by_stem,
     parse_number,
     path_exists,
@@ -30,7 +29,7 @@ from objectseeker.text import is_utf8, quote
 
 FORM = "voc:VOCDIR:SPLIT, or voc:DIR for a folder without splits"
 XML_FOLDERS, IMAGE_FOLDERS = ("Annotations", "annotations"), ("JPEGImages", "images")
-NO_XML = SkipReason("image without an XML file skipped", "images without an XML file skipped", "at")
+NO_XML = "images without an XML file skipped"
 NAMES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),

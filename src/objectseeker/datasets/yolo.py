@@ -16,7 +16,6 @@ from objectseeker.datasets.parsing import (
     NO_AREA,
     InvalidAnnotationError,
     SkipLog,
-    SkipReason,
     YamlValue,
     images_by_stem,
     parse_digits,
@@ -40,10 +39,6 @@ SPLITS = ("train", "val", "test")
 SPLIT_ALIASES = {"val": ("val", "valid"), "valid": ("valid", "val")}  # Roboflow's folder and Ultralytics' key
 YAML_NULLS = ("", "~", "null", "Null", "NULL")
 ROUNDING = 1e-3  # a converter may round a fraction up to this much above 1
-
-NO_FOLDER = SkipReason("split without its folder skipped", "splits without their folders skipped")
-NO_IMAGE = SkipReason("text file without an image skipped", "text files without an image skipped", "at")
-POLYGON = SkipReason("polygon read as its bounding box", "polygons read as their bounding boxes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +196,7 @@ def _images_of_folder(images: Path, labels: Path, skip_log: SkipLog) -> list[Lab
             message = f"{file} has no image of the same name in {images}"
             if images != labels:  # next to images there are other text files: lists of images, a readme
                 raise ObjectSeekerError(message)
-            skip_log.record_skip(NO_IMAGE, str(file), message)
+            skip_log.record_skip("text files without an image skipped", str(file), message)
     return [LabeledImage(stem, path, labels / f"{stem}.txt") for stem, path in paths.items()]
 
 
@@ -222,7 +217,7 @@ def _images_of_yaml(spec: str, file: Path, split: str, skip_log: SkipLog) -> lis
             message = f"{source} is neither a folder nor a list of images. Correct it."
             if split:
                 raise ObjectSeekerError(message)
-            skip_log.record_skip(NO_FOLDER, source, message)
+            skip_log.record_skip("splits without their folders skipped", source, message)
         elif path.resolve() not in seen:  # some files name one folder for several splits
             seen.add(path.resolve())
             name = split_key if len(paths[split_key]) == 1 else f"{split_key}/{value.strip('./')}"
@@ -310,7 +305,7 @@ def _box(
         raise ObjectSeekerError(f"{source} has the class {quote(columns[0])}; it must be one of 0 to {len(names) - 1}")
     xyxy = _polygon_bounds(columns[1:], source) if is_polygon else _corners(columns[1:], source)
     if is_polygon:
-        skip_log.record_skip(POLYGON, source, message)
+        skip_log.record_skip("polygons read as their bounding boxes", source, message)
     width, height = size
     return Annotation(names[label], (xyxy[0] * width, xyxy[1] * height, xyxy[2] * width, xyxy[3] * height), source)
 

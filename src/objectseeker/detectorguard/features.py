@@ -150,7 +150,7 @@ def add_features(run: Run, network: ObjectnessFeatures, *, on_progress: Progress
     folder.mkdir(exist_ok=True)
     maker = network.description | {"format": FORMAT, "run": run.fingerprint}
     _require_same(folder / DESCRIPTION, maker)
-    numbers = sorted(run.parts)
+    numbers = run.indices
     pending = [number for number in numbers if not _file(folder, number).exists()]
     done = len(numbers) - len(pending)
     on_progress(done, len(numbers))
@@ -173,7 +173,7 @@ def add_missing_features(
     run: Run, network: ObjectnessFeatures | None = None, *, on_progress: Progress = lambda done, total: None
 ) -> None:
     """Complete the features of a run, by default with the network of the package unless all are there."""
-    if network is not None or not all(_file(run.folder / FOLDER, number).exists() for number in run.parts):
+    if network is not None or not all(_file(run.folder / FOLDER, number).exists() for number in run.indices):
         add_features(run, network or ObjectnessFeatures(), on_progress=on_progress)
 
 
@@ -198,7 +198,7 @@ def read_features(run: Run, index: Ints | None = None) -> Iterator[Features]:
     """Yield the features of a run's images in the order of `run.images()`: of all, or of those in `index`."""
     maker = describe(run)
     shape = tuple(position_count(side) for side in maker["input"][::-1])
-    numbers = sorted(run.parts)
+    numbers = run.indices
     for number in numbers if index is None else [numbers[i] for i in index.tolist()]:
         file = _file(run.folder / FOLDER, number)
         try:

@@ -7,24 +7,19 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from objectseeker.errors import ObjectSeekerError
 
 PARTIAL_SUFFIX = ".partial"  # of a file's name while it is written
 
-_T = TypeVar("_T")
 
-
-def write_atomic(file: Path, write: Callable[[BinaryIO], _T]) -> _T:
-    """Write a file atomically: whenever the process or machine stops, it is complete or unchanged.
-
-    Returns what `write` returns.
-    """
+def write_atomic(file: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file atomically: whenever the process or machine stops, it is complete or unchanged."""
     partial = file.with_name(file.name + PARTIAL_SUFFIX)
     try:
         with partial.open("wb") as stream:
-            result = write(stream)
+            write(stream)
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(file)
@@ -33,7 +28,6 @@ def write_atomic(file: Path, write: Callable[[BinaryIO], _T]) -> _T:
         with suppress(OSError):
             partial.unlink(missing_ok=True)  # on a full disk it would take the space that others need
         raise ObjectSeekerError(f"cannot write {file}: {error.strerror}") from None
-    return result
 
 
 def save_text(file: Path, text: str) -> None:

@@ -81,7 +81,7 @@ def gate(
         detector_check=None if detector_check is None else Path(detector_check),
         tags=None if tags is None else Path(tags),
     )
-    done, total = 0, sum(len(each.parts) for each in files.runs)
+    done, total = 0, sum(len(each.indices) for each in files.runs)
 
     def advance() -> None:
         nonlocal done

@@ -276,11 +276,11 @@ def json_bytes(content: Any) -> bytes:
 def _images_csv(run: Run) -> str:
     """List the observed images with the hash of each one's file, if the run has it."""
     rows = []
-    for number in sorted({*run.parts.full_parts, *run.parts.partial_parts}):
+    for number in sorted(run.files):
         boxes = run.boxes_of_part(number)
-        for index in run.parts.images_of(number):
-            width, height = boxes.sizes[index]
-            entry, digest = run.manifest.images[index], boxes.hashes.get(index, "")
+        for index in run.indices_in_part(number):
+            width, height, digest = boxes.observed[index]
+            entry = run.manifest.images[index]
             rows.append({"image": entry.id, "width": str(width), "height": str(height), "file_hash": digest})
     return to_csv(rows)
 

@@ -32,7 +32,6 @@ from objectseeker.metrics.slices import NO_TAGS, tags_of_run
 from objectseeker.metrics.tally import Tally, TallyRequest, tally_images
 from objectseeker.runs.manifest import INDEX, encode_manifest
 from objectseeker.runs.run import BROKEN, MANIFEST, Run, encode_unreadable, numbered_files
-from objectseeker.runs.tables import IndexSummary
 
 Content = bytes | Path
 
@@ -154,9 +153,8 @@ def run_members(run: Run) -> dict[str, Content]:
     Documents are in the one form that they are written in.
     """
     index = run.folder / INDEX
-    manifest, _ = encode_manifest(run.manifest, IndexSummary(len(run.manifest.images), file_sha256(index)))
-    numbers = (*run.parts.full_parts, *run.parts.partial_parts)
-    boxes = {f"{file.parent.name}/{file.name}": file for number in numbers for file in run.parts.files_of(number)}
+    manifest = encode_manifest(run.manifest, index)
+    boxes = {f"{file.parent.name}/{file.name}": file for files in run.files.values() for file in files}
     broken = {
         f"{BROKEN}/{file.name}": encode_unreadable(number, run.unreadable[number])
         for file, number in numbered_files(run.folder / BROKEN)
@@ -188,7 +186,7 @@ def _describe_run(run: Run) -> dict[str, Any]:
         "run_fingerprint": run.fingerprint,
         "fingerprint": hashlib.sha256(content.encode()).hexdigest(),
         "dataset_fingerprint": run.manifest.dataset_fingerprint,
-        "images": len(run.parts),
+        "images": len(run.indices),
         "unreadable_images": len(run.unreadable),
         "unverified_reason": run.manifest.unverified_reason,
     }
@@ -226,7 +224,7 @@ def _require_complete(run: Run) -> None:
         )
     if run.manifest.dataset_labels is None:
         raise ObjectSeekerError(f"{run.folder} has no annotations, so it has no recall: observe an annotated dataset")
-    if not run.parts:
+    if not run.files:
         raise ObjectSeekerError(f"{run.folder} has no readable image: there is nothing to judge")
 
 

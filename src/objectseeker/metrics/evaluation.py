@@ -340,7 +340,7 @@ def evaluate(
         defense=defense,
         tracks=tracks,
         intervals=intervals,
-        processes=default_process_count(len(run.parts)) if processes is None else processes,
+        processes=default_process_count(len(run.indices)) if processes is None else processes,
         on_image=on_image,
     )
     if evaluation.defended.base_threshold is not None:

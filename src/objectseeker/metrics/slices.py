@@ -96,7 +96,7 @@ def read_tags(file: Path, ids: Sequence[str], names: Sequence[str]) -> ImageTags
 
 def tags_of_run(file: Path, run: Run) -> ImageTags:
     """Read the tags of the observed images of a run."""
-    entries = [run.manifest.images[index] for index in run.parts]
+    entries = [run.manifest.images[index] for index in run.indices]
     return read_tags(file, [entry.id for entry in entries], [file_name(entry.path) for entry in entries])
 
 

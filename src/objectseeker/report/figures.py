@@ -15,7 +15,6 @@ from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.report import plots
 from objectseeker.report.figure_plots import FIGURES, Figure, FigureContext
 from objectseeker.report.report_data import ReportSource
-from objectseeker.runs.binding import missing_scores
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.run import Run
 from objectseeker.text import to_csv
@@ -101,7 +100,7 @@ def draw_figures(
 ) -> list[Path]:
     """Write the figures of a context; `write_figures` does this for a stored run."""
     stored = ObservationSettings(mask_floor=context.mask_floor)
-    if missing := missing_scores(stored, lowest_masked=context.settings.floor):
+    if missing := stored.missing_scores(lowest_masked=context.settings.floor):
         raise ObjectSeekerError(missing[0])
     chosen = _choose(only, context, on_warning)
     plotting = plots.unavailable_reason() is None

@@ -327,7 +327,7 @@ def provenance_of(run: Run) -> dict[str, str]:
         "run fingerprint": f"sha256:{run.fingerprint}",
         "dataset": redact_path(manifest.dataset),
         "dataset fingerprint": manifest.dataset_fingerprint,
-        "images": f"{len(run.parts)} of {len(manifest.images)}",
+        "images": f"{len(run.indices)} of {len(manifest.images)}",
         "lowest scores stored": f"{observed.base_floor!r} (unmasked), {observed.mask_floor!r} (masked)",
         "unmatched classes": ", ".join(manifest.unmatched_classes) or "none",
         "software": ", ".join(f"{name} {version}" for name, version in manifest.software.items()),

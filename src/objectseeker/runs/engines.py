@@ -1,36 +1,274 @@
-"""Engines: which machines and detectors observe the images of a run."""
+"""Engines: which machines and detectors observe the images of a run, and what each of them does."""
 
 from __future__ import annotations
 
 import os
+import platform
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from queue import Queue
-from typing import Any
+from queue import Queue, SimpleQueue
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from objectseeker import detectors
-from objectseeker.detectors import LoadedDetector
-from objectseeker.errors import ObjectSeekerError, require_count, require_number
-from objectseeker.runs.tables import StoredBoxes
-from objectseeker.runs.tasks import (
-    DetectorDescription,
-    Engine,
-    ImageTask,
-    ObservationJob,
-    Reading,
-    describe_detector,
-    observe_tasks,
-    prefetch_images,
-)
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import Image, Masks
+from objectseeker.core.recipes import recipe_for_frame
+from objectseeker.core.seeker import ViewDetector, detect_all_views
+from objectseeker.detectors import OPTIONS, LoadedDetector, unverified_reason
+from objectseeker.errors import ObjectSeekerError, is_out_of_memory, require_count, require_number
+from objectseeker.files.images import ImageUnavailableError, load_with_hash, require_size, resolve_path
+from objectseeker.runs.manifest import ObservationSettings
+from objectseeker.runs.tables import MAX_STORED_LABEL, StoredBoxes
 
+# What may change boxes. Versions are those installed, not those imported: one environment always makes the same run,
+# whatever else the process has imported.
+PACKAGES = ("objectseeker", "numpy", "pillow", "pyarrow", "onnxruntime", "torch", "torchvision", "transformers")
+
+READ_AHEAD = 4  # images that are read at the same time, before the detector is free for them
 STOP_TIMEOUT = 60.0  # seconds that detectors have to end their current batch, once the run is stopped
 RAY_DECIMALS = 4  # what Ray counts in
 START_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTask:
+    """One image: its number in the run, its path, and its size if an annotation states it.
+
+    `frame` is its number in its sequence, None for an image that is not a frame.
+    """
+
+    index: int
+    path: str
+    size: tuple[int, int] | None
+    frame: int | None = None
+
+
+Reading = Future[tuple[Image, str] | StoredBoxes]  # an image and its file's hash, or that it is unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationJob:
+    """The settings that all images of a run share; `names` are the detector's."""
+
+    settings: ObservationSettings
+    names: tuple[str, ...]
+    images_per_part: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorDescription:
+    """The detector of a run, and the environment it runs in.
+
+    `spec` and `options` are what `load_detector` made it of, without what only says where it runs (device, workers);
+    spec is None for a detector that was passed as an object. `unverified_reason` says why its fingerprint may not tell
+    it from another detector, if so.
+    """
+
+    fingerprint: str
+    names: tuple[str, ...]
+    own_batches: bool  # it makes its own batches of views
+    software: dict[str, str]
+    spec: str | None
+    options: dict[str, Any]
+    unverified_reason: str | None = None
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Observes images anywhere. Only the process that called `observe` writes the run."""
+
+    def describe(self) -> DetectorDescription:
+        """Describe the detector that is used."""
+        ...
+
+    def observe(self, job: ObservationJob, tasks: Iterator[ImageTask]) -> Generator[StoredBoxes, None, None]:
+        """Yield the boxes of the tasks, in any order; each result is about images of one part.
+
+        Tasks are taken only when the previous ones are done, and closing the generator ends the work.
+        """
+        ...
+
+
+def describe_detector(
+    detector: LoadedDetector, spec: str | None = None, options: Mapping[str, Any] | None = None
+) -> DetectorDescription:
+    """Describe what `load_detector(spec, **options)` returned, or a detector that was passed as an object."""
+    own_batches = isinstance(detector, ViewDetector)
+    decisive = set(OPTIONS) if own_batches else set(OPTIONS) - {"batch_size"}  # else `ObservationSettings` has it
+    return DetectorDescription(
+        fingerprint=detector.fingerprint,
+        names=tuple(detector.names),
+        own_batches=own_batches,
+        software=installed_versions(),
+        spec=spec,
+        options={name: value for name, value in (options or {}).items() if name in decisive},
+        unverified_reason=unverified_reason(detector),
+    )
+
+
+def prefetch_images(tasks: Iterable[ImageTask]) -> Iterator[tuple[ImageTask, Reading]]:
+    """Iterate over tasks with the result of `load_task`, reading ahead while the detector works.
+
+    These threads never block: neither when this generator is closed, in whatever thread, nor when the process ends. A
+    storage that does not answer must not keep it.
+    """
+    queue: SimpleQueue[tuple[ImageTask, Reading] | None] = SimpleQueue()
+    for _ in range(READ_AHEAD):
+        threading.Thread(target=_read, args=(queue,), daemon=True).start()
+    waiting: deque[tuple[ImageTask, Reading]] = deque()
+    try:
+        for task in tasks:
+            waiting.append((task, Future()))
+            queue.put(waiting[-1])
+            if len(waiting) > READ_AHEAD:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+    finally:
+        for _, future in waiting:
+            future.cancel()
+        for _ in range(READ_AHEAD):
+            queue.put(None)
+
+
+def _read(queue: SimpleQueue[tuple[ImageTask, Reading] | None]) -> None:
+    while (following := queue.get()) is not None:
+        task, future = following
+        if future.cancelled():
+            continue
+        try:
+            finish = partial(future.set_result, load_task(task))
+        except BaseException as error:  # raised again where the image is used
+            finish = partial(future.set_exception, error)
+        with suppress(InvalidStateError):  # canceled meanwhile
+            finish()
+
+
+def load_task(task: ImageTask) -> tuple[Image, str] | StoredBoxes:
+    """Load the image, or record that it is unreadable."""
+    try:
+        image, file_hash = load_with_hash(resolve_path(task.path))
+        require_size(image, task.path, task.size)
+        return image, file_hash
+    except ImageUnavailableError as error:  # the disk is gone: all images after it would be recorded as unreadable
+        raise ObjectSeekerError(f"{error}: restore it and start again, finished images are kept") from None
+    except ObjectSeekerError as error:
+        return StoredBoxes.unreadable_image(task.index, str(error))
+
+
+def observe_tasks(
+    detector: LoadedDetector, job: ObservationJob, images: Iterable[tuple[ImageTask, Reading]]
+) -> Generator[StoredBoxes, None, None]:
+    """Run the detector on every view of every image. Boxes follow from the image, job and detector alone.
+
+    A detector that can do so starts with the next image before the boxes of the last one are there. An image on which
+    it fails is skipped, with the reason. But if it fails on the first of all images it is broken, and if it runs out of
+    memory that says nothing about the image: either ends the job.
+    """
+    settings = job.settings
+    images = iter(images)
+    started: deque[tuple[ImageTask, Image, str, Masks]] = deque()
+    unreadable: deque[StoredBoxes] = deque()
+    read_errors: list[Exception] = []
+    observed = 0
+
+    def pairs() -> Iterator[tuple[Image, Masks]]:
+        while True:
+            try:
+                following = next(images, None)
+                if following is None:
+                    return
+                task, future = following
+                loaded = future.result()
+            except Exception as error:
+                read_errors.append(error)
+                raise
+            if isinstance(loaded, StoredBoxes):
+                unreadable.append(loaded)
+                continue
+            image, file_hash = loaded
+            height, width = image.shape[:2]
+            masks = recipe_for_frame(settings.masks, task.frame).masks(width, height)
+            started.append((task, image, file_hash, masks))
+            yield image, masks
+
+    def detect(views_of: Iterable[tuple[Image, Masks]]) -> Iterator[list[Detections]]:
+        # A detector that makes its own batches ignores the batch size.
+        return detect_all_views(detector, views_of, value=settings.fill, batch_size=settings.batch_size or 1)
+
+    results = detect(pairs())
+    while True:
+        try:
+            views = next(results, None)
+        except Exception as error:  # foreign code may raise anything: on which image did it fail?
+            if error in read_errors or not started:
+                raise
+            while started:
+                task, image, file_hash, masks = started.popleft()
+                try:
+                    (views,) = detect([(image, masks)])
+                except Exception as reason:
+                    message = f"the detector failed on {task.path}: {str(reason) or type(reason).__name__}"
+                    if not observed or is_out_of_memory(reason):
+                        raise ObjectSeekerError(message) from reason
+                    unreadable.append(StoredBoxes.unreadable_image(task.index, message))
+                else:
+                    observed += 1
+                    yield boxes_to_store(job, task.index, views, masks, file_hash)
+            results = detect(pairs())
+            continue
+        if views is None:
+            break
+        observed += 1
+        task, _, file_hash, masks = started.popleft()
+        yield boxes_to_store(job, task.index, views, masks, file_hash)
+        while unreadable:
+            yield unreadable.popleft()
+    yield from unreadable
+
+
+def boxes_to_store(
+    job: ObservationJob, index: int, views: Sequence[Detections], masks: Masks, file_hash: str = ""
+) -> StoredBoxes:
+    """Keep the boxes, of the unmasked view and then of each mask, that reach the job's score floors.
+
+    Labels that could not be translated when the run is read are rejected here, at the first image.
+    """
+    boxes = Detections.concatenate(views)
+    mask = np.repeat(np.arange(-1, len(views) - 1), [len(view) for view in views])
+    kept = boxes.score >= np.where(mask < 0, job.settings.base_floor, job.settings.mask_floor)
+    mask, boxes = mask[kept], boxes[kept]
+    largest = len(job.names) - 1 if job.names else MAX_STORED_LABEL
+    if len(boxes) and not 0 <= boxes.label.min() <= boxes.label.max() <= largest:
+        raise ObjectSeekerError(
+            f"the detector returned the labels {boxes.label.min()} to {boxes.label.max()}; they must be within 0 to "
+            f"{largest}" + (", one for each of its class names" if job.names else "")
+        )
+    return StoredBoxes(
+        np.full(len(boxes), index), mask, boxes, {index: (masks.width, masks.height, file_hash)}, broken={}
+    )
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of all PACKAGES that are installed."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from objectseeker.core.recipes import Halves, Pairs, Recipe, Rolling, pair_count
 from objectseeker.datasets import DatasetImage
 from objectseeker.defense import BATCH, Defense
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
-from objectseeker.runs.tables import ImageIndex, IndexSummary, hash_of
+from objectseeker.runs.tables import ImageIndex, sha256_of
 
 BASE_FLOOR, MASK_FLOOR = 0.01, 0.1
 DEFAULT_SIZE = (640, 480)  # of an image, where the number of masks depends on it
@@ -70,6 +70,19 @@ class ObservationSettings:
         return cls(
             defense.masks, fill=defense.fill, batch_size=batch_size, base_floor=base_floor, mask_floor=mask_floor
         )
+
+    def missing_scores(self, *, lowest_base: float | None = None, lowest_masked: float | None = None) -> list[str]:
+        """Name the thresholds that are below the scores that are stored: boxes would be missing there."""
+        needed = (
+            ("base", "raise the threshold, lower the clean recall", "--base-floor", lowest_base, self.base_floor),
+            ("masked", "raise the thresholds", "--mask-floor", lowest_masked, self.mask_floor),
+        )
+        return [
+            f"{boxes} boxes with scores of at least {threshold} are used, but the run stores none below {floor}: "
+            f"{advice}, or observe with a lower {option}"
+            for boxes, advice, option, threshold, floor in needed
+            if threshold is not None and threshold < floor
+        ]
 
     def views_per_image(self) -> tuple[int, str]:
         """Return the number of views of an image, and a sentence on why.
@@ -147,12 +160,17 @@ class _Document(RunSettings):
     images_sha256: str
 
 
-def encode_manifest(manifest: Manifest, index: IndexSummary) -> tuple[bytes, str]:
-    """Return the bytes of run.json, one line per setting, and the run's fingerprint."""
-    settings = {"format": FORMAT, **_settings(manifest), "images": index.images, "images_sha256": index.sha256}
+def encode_manifest(manifest: Manifest, index: Path) -> bytes:
+    """Return the bytes of run.json, one line per setting; `index` is the file that lists the images."""
+    settings = {
+        "format": FORMAT,
+        **_settings(manifest),
+        "images": len(ImageIndex(index)),
+        "images_sha256": sha256_of(index),
+    }
     lines = (f"{codec.write_json(name)}: {codec.write_json(value)}" for name, value in settings.items())
     body = (",\n".join(lines) + "\n}\n").encode()
-    return f'{{\n"sha256": "{hashlib.sha256(body).hexdigest()}",\n'.encode() + body, _fingerprint(manifest)
+    return f'{{\n"sha256": "{hashlib.sha256(body).hexdigest()}",\n'.encode() + body
 
 
 def decode_manifest(content: bytes, source: Path) -> tuple[Manifest, str]:
@@ -168,23 +186,20 @@ def decode_manifest(content: bytes, source: Path) -> tuple[Manifest, str]:
     images = _open_index(source.with_name(INDEX), document.images_sha256)
     settings = {item.name: getattr(document, item.name) for item in fields(RunSettings)}
     manifest = Manifest(**settings, images=images)
-    return manifest, _fingerprint(manifest)
+    # What identifies a run and all that grow out of it; which image has which number follows from it, too.
+    stays = {name: value for name, value in _settings(manifest).items() if name not in MUTABLE_SETTINGS}
+    fingerprint = hashlib.sha256(codec.write_json({"format": FORMAT, **stays}).encode()).hexdigest()
+    return manifest, fingerprint
 
 
 def _settings(manifest: Manifest) -> dict[str, Any]:
     return {item.name: codec.to_plain(getattr(manifest, item.name)) for item in fields(RunSettings)}
 
 
-def _fingerprint(manifest: Manifest) -> str:
-    """Identify a run and all that grow out of it; which image has which number follows from it, too."""
-    stays = {name: value for name, value in _settings(manifest).items() if name not in MUTABLE_SETTINGS}
-    return hashlib.sha256(codec.write_json({"format": FORMAT, **stays}).encode()).hexdigest()
-
-
 def _open_index(file: Path, sha256: str) -> ImageIndex:
     for name in (INDEX, GROWN_INDEX, INDEX):  # while it grows the one becomes the other
         try:
-            if hash_of(file.with_name(name)) == sha256:
+            if sha256_of(file.with_name(name)) == sha256:
                 return ImageIndex(file.with_name(name))
         except (OSError, pa.ArrowException):
             continue

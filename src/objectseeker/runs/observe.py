@@ -28,13 +28,21 @@ from objectseeker.defense import BATCH, Defense, spec_relative_to
 from objectseeker.detectors import LoadedDetector, load_detector
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.images import resolve_path
-from objectseeker.runs.engines import ClusterRequest, LocalEngine, open_engine
+from objectseeker.runs.engines import (
+    ClusterRequest,
+    DetectorDescription,
+    Engine,
+    ImageTask,
+    LocalEngine,
+    ObservationJob,
+    open_engine,
+)
 from objectseeker.runs.manifest import BASE_FLOOR, MASK_FLOOR, Manifest, ObservationSettings
 from objectseeker.runs.run import Run, open_run
-from objectseeker.runs.tasks import DetectorDescription, Engine, ImageTask, ObservationJob
 from objectseeker.runs.writer import open_writer
 
 DEFAULT_SETTINGS = ObservationSettings()
+TIMED_IMAGES = 2  # for an estimate
 TIMED_VIEWS = 24  # per image for an estimate, by detectors that make their own batches
 
 # A run of a dataset of up to SMALL_DATASET images has one file per image, of a larger one a file per PART_SIZE images:
@@ -137,13 +145,13 @@ def observe(
                 with closing(engine.observe(job_of(run.manifest), _pending_images(run, dataset))) as results:
                     for stored in results:
                         writer.add(stored)
-                        for _ in stored.images:
+                        for _ in stored.indices:
                             done += 1
                             on_progress(done, total)
     run = open_run(out)
     for image in run.broken:
         on_warning(f"image skipped (objects lost: {image.objects}): {image.reason}")
-    if not run.parts:
+    if not run.files:
         raise ObjectSeekerError(f"none of the {total:,} images could be read, the first: {run.broken[0].reason}")
     return run
 
@@ -158,22 +166,6 @@ class RunPlan:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimeEstimate:
-    """The time that a plan takes on this machine."""
-
-    plan: RunPlan
-    seconds_per_view: float
-
-    @property
-    def seconds(self) -> float:
-        return self.plan.forward_passes * self.seconds_per_view
-
-    @property
-    def hours(self) -> float:
-        return self.seconds / 3600
-
-
 def plan_run(
     dataset: Dataset, settings: ObservationSettings = DEFAULT_SETTINGS, *, limit: int | None = None
 ) -> RunPlan:
@@ -184,36 +176,48 @@ def plan_run(
             "frames: before it if its images are the frames of a sequence in order"
         )
     views, reason = settings.views_per_image()
-    images = _count(dataset, limit)
+    images = len(dataset) if limit is None else min(require_count(limit, "limit"), len(dataset))
     return RunPlan(images, views, images * views, reason)
 
 
-def estimate(
+def time_view(
     dataset: Dataset,
     detector: LoadedDetector,
     settings: ObservationSettings = DEFAULT_SETTINGS,
     *,
     limit: int | None = None,
     seed: int | None = None,
-    sample: int = 2,
-) -> TimeEstimate:
-    """Time two batches of views of each of the first `sample` readable images that `observe` would take."""
-    images = _first_images(dataset, limit, seed, require_count(sample, "sample"))
-    batch_size = settings.batch_size or BATCH
+) -> float:
+    """Return the seconds of a forward pass on this machine, of the first images that `observe` would take.
+
+    Two batches of views are timed of each of `TIMED_IMAGES` readable images.
+    """
+    count, batch_size = plan_run(dataset, settings, limit=limit).images, settings.batch_size or BATCH
+    images: list[Image] = []
+    reason: ObjectSeekerError | None = None
+    for entry in _select_images(dataset, count, seed):
+        try:
+            images.append(entry.load())
+        except ObjectSeekerError as error:  # the job itself skips it too
+            reason = error
+        if len(images) == TIMED_IMAGES:
+            break
+    if not images:
+        raise ObjectSeekerError(f"none of the {count} images can be read, the last: {reason}")
 
     def time_views(image: Image) -> tuple[float, int]:
         height, width = image.shape[:2]
         every = recipe_for_frame(settings.masks, 0).masks(width, height)
         own = max(TIMED_VIEWS, 2 * int(getattr(detector, "batch_size", 1)))
         masked = (own if isinstance(detector, ViewDetector) else 2 * batch_size) - 1  # besides the unmasked view
-        timed = every.select_masks(slice(None, None, max(-(-len(every) // masked), 1)))  # spread: some masks leave less
+        some = every.select_masks(slice(None, None, max(-(-len(every) // masked), 1)))  # spread: some masks leave less
         start = time.perf_counter()
-        detect_views(detector, image, timed, value=settings.fill, batch_size=batch_size)
-        return time.perf_counter() - start, 1 + len(timed)
+        detect_views(detector, image, some, value=settings.fill, batch_size=batch_size)
+        return time.perf_counter() - start, 1 + len(some)
 
     time_views(images[0])  # not counted: the first call of all also prepares the detector
-    seconds, views = zip(*(time_views(image) for image in images), strict=True)
-    return TimeEstimate(plan_run(dataset, settings, limit=limit), sum(seconds) / sum(views))
+    timed = [time_views(image) for image in images]
+    return sum(seconds for seconds, _ in timed) / sum(views for _, views in timed)
 
 
 def make_manifest(
@@ -330,10 +334,6 @@ def _pending_images(run: Run, dataset: Dataset) -> Iterator[ImageTask]:
             yield ImageTask(index, str(resolve_path(entry.path)), entry.size, entry.frame_number)
 
 
-def _count(dataset: Dataset, limit: int | None) -> int:
-    return len(dataset) if limit is None else min(require_count(limit, "limit"), len(dataset))
-
-
 def _select_images(dataset: Dataset, count: int, seed: int | None) -> Iterator[DatasetImage]:
     """Return the first `count` images in the run's order, which does not depend on `count`."""
     if seed is None:
@@ -343,19 +343,3 @@ def _select_images(dataset: Dataset, count: int, seed: int | None) -> Iterator[D
         return hashlib.blake2b(f"{seed} {entry.id}".encode()).digest()
 
     return iter(heapq.nsmallest(count, dataset.images, key=draw))
-
-
-def _first_images(dataset: Dataset, limit: int | None, seed: int | None, count: int) -> list[Image]:
-    images = []
-    for entry in _select_images(dataset, _count(dataset, limit), seed):
-        try:
-            images.append(entry.load())
-        except ObjectSeekerError:
-            continue  # the job itself skips it too
-        if len(images) == count:
-            break
-    if not images:
-        total = _count(dataset, limit)
-        first = next(_select_images(dataset, total, seed)).path
-        raise ObjectSeekerError(f"none of the {total} images can be read, the first is {first}")
-    return images

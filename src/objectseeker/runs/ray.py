@@ -25,9 +25,8 @@ from typing import Any
 
 from objectseeker import detectors
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.engines import ClusterRequest
-from objectseeker.runs.tables import StoredBoxes
-from objectseeker.runs.tasks import (
+from objectseeker.runs.engines import (
+    ClusterRequest,
     DetectorDescription,
     ImageTask,
     ObservationJob,
@@ -35,6 +34,7 @@ from objectseeker.runs.tasks import (
     observe_tasks,
     prefetch_images,
 )
+from objectseeker.runs.tables import StoredBoxes
 
 QUEUED_TASKS = 2  # one task that a worker runs, and one that it can start at once
 MAX_FAILURES = 3
@@ -84,14 +84,6 @@ class WorkerLocation:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerReady:
-    """The detector that a worker has loaded, or why it cannot load it."""
-
-    description: DetectorDescription | None
-    failure: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerResult:
     """The boxes of some tasks, per part. With a `failure`, only of those before the one that failed."""
 
@@ -108,12 +100,13 @@ class Worker:
 
         return WorkerLocation(socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id())
 
-    def start(self, loader: DetectorLoader) -> WorkerReady:
+    def start(self, loader: DetectorLoader) -> DetectorDescription | str:
+        """Load the detector; return its description, or why it cannot be loaded."""
         try:
             self._detector = loader.load()
-            return WorkerReady(loader.describe(self._detector), None)
+            return loader.describe(self._detector)
         except ObjectSeekerError as error:
-            return WorkerReady(None, str(error))
+            return str(error)
 
     def observe(self, job: ObservationJob, tasks: list[ImageTask]) -> WorkerResult:
         start = time.perf_counter()
@@ -121,7 +114,7 @@ class Worker:
         failure = None
         try:
             for stored in observe_tasks(self._detector, job, prefetch_images(tasks)):
-                (index,) = stored.images
+                (index,) = stored.indices
                 by_part.setdefault(index // job.images_per_part, []).append(stored)
         except ObjectSeekerError as error:
             failure = f"{error} (on {socket.gethostname()})"
@@ -264,23 +257,21 @@ class RayEngine:
             "all; finished images are kept"
         )
 
-    def _admit_worker(self, slot: _Slot, started: WorkerLocation | WorkerReady) -> None:
+    def _admit_worker(self, slot: _Slot, started: WorkerLocation | DetectorDescription | str) -> None:
         """Accept a worker if it has the same detector and the same software as all others."""
         if isinstance(started, WorkerLocation):
             slot.location = started
             return
         assert slot.location is not None
         host = slot.location.host
-        if started.failure is not None:
-            raise ObjectSeekerError(f"the worker on {host} cannot load the detector: {started.failure}")
-        assert started.description is not None
-        difference = _difference(started.description, self._reference or started.description)
-        if difference:
+        if isinstance(started, str):
+            raise ObjectSeekerError(f"the worker on {host} cannot load the detector: {started}")
+        self._reference = self._reference or started
+        if difference := _difference(started, self._reference):
             raise ObjectSeekerError(
                 f"the worker on {host} cannot be used, it would find other boxes: {difference}; "
                 "install the same versions and files on every machine"
             )
-        self._reference = self._reference or started.description
         slot.ready, self._failed_starts = True, 0
 
     def _assign_tasks(self, job_reference: Any, tasks: Iterator[ImageTask]) -> bool:

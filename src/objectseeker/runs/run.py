@@ -20,24 +20,26 @@ import hashlib
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, cast
 
 import numpy as np
 
 from objectseeker import codec
-from objectseeker.core.boxes import Ints
+from objectseeker.core.boxes import Bools
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.defense import Defense
+from objectseeker.datasets.dataset import IndexedSequence
+from objectseeker.defense import BATCH, Defense, spec_resolved_from, spec_without_path
+from objectseeker.detectors import OPTIONS, require_spec
+from objectseeker.detectors.network.fingerprint import hash_files
+from objectseeker.detectors.onnx import external_files
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.binding import bind_defense, missing_scores, run_defense
-from objectseeker.runs.manifest import Manifest, decode_manifest
+from objectseeker.runs.manifest import Manifest, ObservationSettings, decode_manifest
 from objectseeker.runs.tables import MAX_STORED_LABEL, StoredBoxes, decode_boxes, images_in
 
 MANIFEST, PARTS, PENDING, BROKEN, LOCK = "run.json", "parts", "pending", "broken", "lock"
@@ -68,68 +70,13 @@ class BrokenImage:
     objects: int
 
 
-class PartIndex(Mapping[int, Path]):
-    """The file of each finished image. Its memory grows with the number of files, not of images.
-
-    `full_parts` have all their images; `partial_parts` have the file of each of their images that is finished.
-    """
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        full_parts: Mapping[int, Path],
-        partial_parts: Mapping[int, Mapping[int, Path]],
-        unreadable: Ints,
-    ) -> None:
-        self.full_parts, self.partial_parts = full_parts, partial_parts
-        self._manifest, self._unreadable = manifest, unreadable
-        sizes = (len(part_range(manifest, number)) for number in full_parts)
-        missing = np.isin(unreadable // manifest.images_per_part, list(full_parts)).sum()
-        self._count = sum(sizes) - int(missing) + sum(map(len, partial_parts.values()))
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[int]:
-        for number in sorted({*self.full_parts, *self.partial_parts}):
-            yield from self.images_of(number)
-
-    def __getitem__(self, index: int) -> Path:
-        number = index // self._manifest.images_per_part
-        if number in self.partial_parts:
-            return self.partial_parts[number][index]
-        if number in self.full_parts and index in self.images_of(number):
-            return self.full_parts[number]
-        raise KeyError(index)
-
-    def images_of(self, number: int) -> list[int]:
-        """Return the finished images of a part, in order."""
-        if number in self.partial_parts:
-            return sorted(self.partial_parts[number])
-        every = part_range(self._manifest, number)
-        start, end = np.searchsorted(self._unreadable, [every.start, every.stop]).tolist()
-        return sorted(set(every) - set(self._unreadable[start:end].tolist()))
-
-    def file_of(self, number: int, index: int) -> Path:
-        """Return the file with this finished image of this part."""
-        return self.partial_parts[number][index] if number in self.partial_parts else self.full_parts[number]
-
-    def files_of(self, number: int) -> list[Path]:
-        """Return the files with the finished images of a part."""
-        return (
-            sorted(set(self.partial_parts[number].values()))
-            if number in self.partial_parts
-            else [self.full_parts[number]]
-        )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """A run on disk; `observe` and `open_run` return one.
 
-    `parts` are the intact parts by image number and `damaged` the files that are not intact. `unreadable` states why
-    images could not be read, by number. `orphaned` are pending files whose images are in a part already: the run was
-    stopped just after that was written.
+    `files` are the intact files of each part, `has_boxes` tells for each image whether its boxes are in one of them,
+    and `unreadable` states why images could not be read, by number. `damaged` are the files that are not intact, and
+    `orphaned` pending files whose images are in a part already: the run was stopped just after that was written.
 
     Example:
         >>> from objectseeker import open_run
@@ -141,27 +88,32 @@ class Run:
     folder: Path
     fingerprint: str
     manifest: Manifest
-    parts: PartIndex
+    files: Mapping[int, Sequence[Path]]
+    has_boxes: Bools
     unreadable: Mapping[int, str]
     damaged: tuple[Path, ...]
     orphaned: tuple[Path, ...]
 
     @property
+    def indices(self) -> list[int]:
+        """The numbers of the observed images, ascending."""
+        return np.flatnonzero(self.has_boxes).tolist()
+
+    @property
     def finished(self) -> int:
         """The number of images that are done, unreadable ones included."""
-        return len(self.parts) + len(self.unreadable)
+        return int(self.has_boxes.sum()) + len(self.unreadable)
 
     @property
     def complete(self) -> bool:
         return self.finished == len(self.manifest.images)
 
     def is_finished(self, index: int) -> bool:
-        number = index // self.manifest.images_per_part
-        return (
-            number in self.parts.full_parts
-            or index in self.parts.partial_parts.get(number, ())
-            or index in self.unreadable
-        )
+        return bool(self.has_boxes[index]) or index in self.unreadable
+
+    def indices_in_part(self, number: int) -> list[int]:
+        """Return the numbers of the observed images of a part, ascending."""
+        return [index for index in part_range(self.manifest, number) if self.has_boxes[index]]
 
     @property
     def broken(self) -> tuple[BrokenImage, ...]:
@@ -196,7 +148,27 @@ class Run:
 
         The default rule is that of the detector, with thresholds by `threshold_schedule` if that is given.
         """
-        return self.bind_defense(run_defense(self.manifest, rule, threshold_schedule, self.folder))
+        manifest, settings = self.manifest, self.manifest.observation_settings
+        if manifest.detector_spec is None:
+            raise ObjectSeekerError(
+                f"the run does not state how its detector {manifest.detector_fingerprint} is loaded, so it has no "
+                "defense: observe with a detector named by its SPEC, or pass a defense"
+            )
+        options = dict(manifest.detector_options)
+        if settings.batch_size not in (None, BATCH):
+            options["batch_size"] = settings.batch_size
+        default = Defense.for_detector(
+            spec_resolved_from(manifest.detector_spec, self.folder),
+            masks=settings.masks,
+            fill=settings.fill,
+            fingerprint=manifest.detector_fingerprint,
+            **options,
+        )
+        if rule is None and threshold_schedule is not None:
+            rule = threshold_schedule.rule(default.rule, default.rule.base_threshold)
+        return self.bind_defense(
+            default if rule is None else replace(default, rule=rule, threshold_schedule=threshold_schedule)
+        )
 
     def require_scores(self, *, lowest_base: float | None = None, lowest_masked: float | None = None) -> None:
         """Reject thresholds below the scores that the run stores: boxes would be missing there.
@@ -209,7 +181,7 @@ class Run:
             ObjectSeekerError: The run stores no boxes with such low scores.
         """
         settings = self.manifest.observation_settings
-        if missing := missing_scores(settings, lowest_base=lowest_base, lowest_masked=lowest_masked):
+        if missing := settings.missing_scores(lowest_base=lowest_base, lowest_masked=lowest_masked):
             raise ObjectSeekerError(f"{self.folder}: {'; '.join(missing)}")
 
     def bind_defense(self, defense: Defense) -> Defense:
@@ -222,7 +194,18 @@ class Run:
             ObjectSeekerError: The defense has another detector, masks, fill or batch size, or a threshold below the
                 scores that the run stores. The message names each difference.
         """
-        return bind_defense(self.manifest, defense, self.folder)
+        settings, rule = self.manifest.observation_settings, defense.rule
+        differences = [
+            *_detector_differences(self.manifest, defense),
+            *_observation_differences(settings, defense),
+            *settings.missing_scores(lowest_base=rule.base_threshold, lowest_masked=rule.min_mask_score),
+        ]
+        if differences:
+            raise ObjectSeekerError(
+                f"the defense is not that of the run in {self.folder} ({'; '.join(differences)}): tune one on this "
+                "run, or observe with that one"
+            )
+        return defense.with_fingerprint(self.manifest.detector_fingerprint)
 
     def images(self) -> Sequence[ObservedImage]:
         """Return the finished images in dataset order: detector labels on boxes, dataset labels on objects.
@@ -244,9 +227,8 @@ class Run:
         """Return the stored boxes of the finished images of a part."""
         pieces = [decode_boxes(content) for content in self._contents(number)]
         joined = StoredBoxes.join(pieces)
-        if len(joined.sizes) != sum(len(piece.sizes) for piece in pieces) or not joined.sizes.keys() >= {
-            *self.parts.images_of(number)
-        }:
+        missing = {*self.indices_in_part(number)} - joined.observed.keys()
+        if missing or len(joined.observed) != sum(len(piece.observed) for piece in pieces):
             raise ObjectSeekerError(
                 f"part {number} of {self.folder} was damaged while it was in use: run observe again"
             )
@@ -254,15 +236,15 @@ class Run:
 
     def hashes(self, number: int) -> dict[int, str]:
         """Return the hashes of the files of the finished images of a part, as they were observed."""
-        every = (images_in(content)[1] for content in self._contents(number))
-        return {index: file_hash for hashes in every for index, file_hash in hashes.items()}
+        every = (images_in(content) for content in self._contents(number))
+        return {index: file_hash for images in every for index, (_, _, file_hash) in images.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Summarize the run as plain values."""
         return {
             "run": str(self.folder),
             "fingerprint": self.fingerprint,
-            "images": len(self.parts),
+            "images": len(self.indices),
             "complete": self.complete,
             "unreadable": {str(image.path): image.reason for image in self.broken},
             "dataset": self.manifest.dataset,
@@ -275,7 +257,7 @@ class Run:
         rows = {
             "folder": self.folder,
             "dataset": self.manifest.dataset,
-            "images": f"{len(self.parts):,} of {len(self.manifest.images):,}, {len(self.unreadable):,} unreadable",
+            "images": f"{len(self.indices):,} of {len(self.manifest.images):,}, {len(self.unreadable):,} unreadable",
             "detector": self.manifest.detector_fingerprint,
             "masks": f"{settings.masks}, fill {settings.fill}",
             "scores stored from": f"{settings.base_floor} (unmasked), {settings.mask_floor} (masked)",
@@ -285,7 +267,7 @@ class Run:
 
     def _contents(self, number: int) -> list[bytes]:
         """Read the files of a part, under whatever names a process that writes has given them meanwhile."""
-        files = self.parts.files_of(number)
+        files = self.files[number]
         for _ in range(MAX_ATTEMPTS):
             try:
                 return [self._content(file, number) for file in files]
@@ -301,39 +283,24 @@ class Run:
         return content
 
 
-class StoredImages(Sequence[ObservedImage]):
+class StoredImages(IndexedSequence[ObservedImage]):
     """The images of a run. Iterating over them reads every part once."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self._run, self._indices = run, np.flatnonzero(run.has_boxes)
         self._number, self._stored = -1, StoredBoxes.unreadable_image(-1, "")
 
     def __len__(self) -> int:
-        return len(self._run.parts)
+        return len(self._indices)
 
-    def __iter__(self) -> Iterator[ObservedImage]:
-        return map(self._image, self._run.parts)
-
-    @overload
-    def __getitem__(self, index: int) -> ObservedImage: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ObservedImage]: ...
-    def __getitem__(self, index: int | slice) -> ObservedImage | Sequence[ObservedImage]:
-        if isinstance(index, slice):
-            return [self._image(number) for number in self._order[index].tolist()]
-        return self._image(int(self._order[index]))
-
-    @cached_property
-    def _order(self) -> Ints:
-        return np.fromiter(self._run.parts, np.int64, len(self))
-
-    def _image(self, index: int) -> ObservedImage:
+    def _item(self, position: int) -> ObservedImage:
+        index = int(self._indices[position])
         manifest = self._run.manifest
         entry = manifest.images[index]
         number = index // manifest.images_per_part
         if number != self._number:
             self._stored, self._number = self._run.boxes_of_part(number), number
-        size = self._stored.sizes[index]
+        size = self._stored.observed[index][:2]
         boxes, mask = self._stored.of_image(index)
         masks = recipe_for_frame(manifest.observation_settings.masks, entry.frame_number).masks(*size)
         ends = np.searchsorted(mask, np.arange(-1, len(masks)), side="right").tolist()
@@ -395,23 +362,22 @@ def _read_run(folder: Path) -> Run:
             damaged.append(file)
         else:
             unreadable[index] = codec.read_json(record, UnreadableImage, str(file)).reason
-    full_parts: dict[int, Path] = {}
-    partial_parts: dict[int, dict[int, Path]] = {}
+    files: dict[int, list[Path]] = {}
+    has_boxes = np.zeros(len(manifest.images), np.bool_)
     for name in (PARTS, PENDING):
         for file, number in numbered_files(folder / name):
             part = read_part(file, fingerprint, number)
-            sizes = {} if part is None else images_in(part)[0]
-            known = number in full_parts or not partial_parts.get(number, {}).keys().isdisjoint(sizes)
-            if part is None or not unreadable.keys().isdisjoint(sizes) or (known and name == PARTS):
+            stored = {} if part is None else images_in(part)
+            indices = [index for index in part_range(manifest, number) if index in stored]  # it may just have grown
+            known = has_boxes[indices].any()
+            if part is None or not unreadable.keys().isdisjoint(indices) or (known and name == PARTS):
                 damaged.append(file)
             elif known:
                 orphaned.append(file)
-            elif name == PARTS and all(i in sizes or i in unreadable for i in part_range(manifest, number)):
-                full_parts[number] = file
             else:
-                partial_parts.setdefault(number, {}).update(dict.fromkeys(sizes, file))
-    parts = PartIndex(manifest, full_parts, partial_parts, np.array(sorted(unreadable), np.int64))
-    return Run(folder, fingerprint, manifest, parts, unreadable, tuple(sorted(damaged)), tuple(orphaned))
+                has_boxes[indices] = True
+                files.setdefault(number, []).append(file)
+    return Run(folder, fingerprint, manifest, files, has_boxes, unreadable, tuple(sorted(damaged)), tuple(orphaned))
 
 
 def part_range(manifest: Manifest, number: int) -> range:
@@ -450,3 +416,53 @@ def numbered_files(folder: Path) -> Iterator[tuple[Path, int]]:
 def _list(files: Sequence[Path]) -> str:
     names = ", ".join(file.name for file in files[:5])
     return f"{names} and {len(files) - 5} more" if len(files) > 5 else names
+
+
+# Whether a defense is that of a run: the certified defense must be the deployed one.
+
+
+def _detector_differences(manifest: Manifest, defense: Defense) -> Iterator[str]:
+    """Name how the detectors differ. A fingerprint covers everything: weights, mask mode, batches, device."""
+    options = manifest.detector_options
+    if defense.fingerprint is not None:
+        if defense.fingerprint != manifest.detector_fingerprint:
+            yield f"its detector is {defense.fingerprint}, the run's {manifest.detector_fingerprint}"
+    elif manifest.detector_spec is None or spec_without_path(defense.detector_name) != spec_without_path(
+        manifest.detector_spec
+    ):
+        observed = manifest.detector_spec or manifest.detector_fingerprint
+        yield f"its detector is {defense.detector_name}, the run's {observed}"
+    else:
+        yield from _file_difference(manifest, defense)
+        for option in OPTIONS:
+            expected, actual = options.get(option), getattr(defense, option)
+            if actual != expected and option not in ("batch_size", "class_names"):
+                yield f"its {option} is {_format(actual)}, the run's {_format(expected)}"
+        if manifest.observation_settings.batch_size is None and defense.batch_size != options.get("batch_size"):
+            yield f"its batch size is {_format(defense.batch_size)}, the run's {_format(options.get('batch_size'))}"
+    if defense.class_names not in (options.get("class_names"), manifest.detector_names):
+        yield "its class names are not the run's"
+
+
+def _file_difference(manifest: Manifest, defense: Defense) -> Iterator[str]:
+    """Compare the ONNX file that the defense names, if it exists here, with the one that was observed."""
+    if not isinstance(defense.detector, str):
+        return
+    kind, name = require_spec(defense.detector)
+    if kind == "onnx" and Path(name).is_file():
+        file = Path(name)
+        if not manifest.detector_fingerprint.endswith(hash_files(file, *external_files(file))):
+            yield f"its detector {defense.detector} is another file than the run's {manifest.detector_fingerprint}"
+
+
+def _observation_differences(settings: ObservationSettings, defense: Defense) -> Iterator[str]:
+    """Name how the views that were observed differ from those of the defense."""
+    expected = ObservationSettings.from_defense(defense)
+    for name in ("masks", "fill", "batch_size"):
+        ours, theirs = getattr(settings, name), getattr(expected, name)
+        if ours != theirs and not (name == "batch_size" and ours is None):
+            yield f"its {name.replace('_', ' ')} {'are' if name == 'masks' else 'is'} {theirs}, the run's {ours}"
+
+
+def _format(value: object) -> str:
+    return "the detector's default" if value is None else str(value)

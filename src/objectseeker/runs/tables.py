@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, overload
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from objectseeker import codec
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.observation import FrameIndex
 from objectseeker.datasets import DatasetImage
+from objectseeker.datasets.dataset import IndexedSequence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import resolve_path
 
@@ -62,38 +63,24 @@ _NO_TRACKS = np.zeros(0, np.int64)
 _NO_TRACKS.setflags(write=False)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexSummary:
-    """The number of images in an image index, and the SHA-256 of its bytes."""
-
-    images: int
-    sha256: str
-
-
-def write_image_index(entries: Iterable[DatasetImage], stream: BinaryIO) -> IndexSummary:
+def write_image_index(entries: Iterable[DatasetImage], stream: BinaryIO) -> None:
     """Write all entries to `stream`; equal entries are written as equal bytes."""
-    hashing = _HashingStream(stream)
-    count = 0
     remaining = iter(entries)
     chunk = list(islice(remaining, ROW_GROUP_SIZE))
     is_sequence = bool(chunk) and chunk[0].frame is not None
     schema = pa.unify_schemas([INDEX_SCHEMA, FRAME_SCHEMA]) if is_sequence else INDEX_SCHEMA
-    with pq.ParquetWriter(
-        pa.PythonFile(hashing, mode="w"), schema, compression="zstd", write_statistics=False, store_schema=False
-    ) as writer:
+    with pq.ParquetWriter(stream, schema, compression="zstd", write_statistics=False, store_schema=False) as writer:
         while chunk:
             writer.write_table(_to_table(chunk, schema), row_group_size=len(chunk))
-            count += len(chunk)
             chunk = list(islice(remaining, ROW_GROUP_SIZE))
-    return IndexSummary(count, hashing.digest.hexdigest())
 
 
-def hash_of(file: Path) -> str:
+def sha256_of(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-class ImageIndex(Sequence[DatasetImage]):
+class ImageIndex(IndexedSequence[DatasetImage]):
     """The entries of a file that `write_image_index` wrote, read on access, one row group at a time."""
 
     def __init__(self, file: Path) -> None:
@@ -110,27 +97,15 @@ class ImageIndex(Sequence[DatasetImage]):
     def __len__(self) -> int:
         return self._starts[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> DatasetImage: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[DatasetImage]: ...
-    def __getitem__(self, index: int | slice) -> DatasetImage | Sequence[DatasetImage]:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
-        row = int(index) + (len(self) if index < 0 else 0)
-        if not 0 <= row < len(self):
-            raise IndexError(f"there is no image {index} among {len(self)}")
-        group = bisect_right(self._starts, row) - 1
+    def _item(self, position: int) -> DatasetImage:
+        group = bisect_right(self._starts, position) - 1
         if group != self._group:
             try:
                 self._entries = _from_table(self._parquet.read_row_group(group, use_threads=False))
             except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
                 raise ObjectSeekerError(f"{self.file} is not a list of images ({error}): restore it") from None
             self._group = group
-        return self._entries[row - self._starts[group]]
-
-    def __iter__(self) -> Iterator[DatasetImage]:
-        return (self[index] for index in range(len(self)))
+        return self._entries[position - self._starts[group]]
 
     def ids(self) -> Iterator[str]:
         """Iterate over the ids, which is much faster than over the entries."""
@@ -138,48 +113,27 @@ class ImageIndex(Sequence[DatasetImage]):
             yield from batch.column(0).to_pylist()
 
 
-class _HashingStream:
-    """A stream that only grows, and hashes what is written."""
-
-    closed = False
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self.stream, self.digest, self._position = stream, hashlib.sha256(), 0
-
-    def write(self, content: Any) -> int:
-        self.digest.update(content)
-        self._position += len(content)
-        return self.stream.write(content)
-
-    def tell(self) -> int:
-        return self._position
-
-    def flush(self) -> None:
-        self.stream.flush()
-
-    def close(self) -> None:
-        """Leave the stream open: its owner closes it."""
-
-
 def _to_table(entries: Sequence[DatasetImage], schema: pa.Schema) -> pa.Table:
     widths, heights = zip(*(entry.size or (None, None) for entry in entries), strict=True)
     frames = [entry.frame for entry in entries if entry.frame is not None]  # of all entries or of none
-    columns: list[Any] = [
-        [entry.id for entry in entries],
-        [str(resolve_path(entry.path)) for entry in entries],
-        widths,
-        heights,
-        [entry.ground_truth.xyxy.ravel() for entry in entries],
-        [entry.ground_truth.label for entry in entries],
-        [entry.ignore for entry in entries],
-        [entry.crowd for entry in entries],
-    ]
+    columns: dict[str, Any] = {
+        "id": [entry.id for entry in entries],
+        "path": [str(resolve_path(entry.path)) for entry in entries],
+        "width": widths,
+        "height": heights,
+        "ground_truth": [entry.ground_truth.xyxy.ravel() for entry in entries],
+        "label": [entry.ground_truth.label for entry in entries],
+        "ignore": [entry.ignore for entry in entries],
+        "crowd": [entry.crowd for entry in entries],
+    }
     if frames:
-        columns += [[getattr(frame, name) for frame in frames] for name in ("sequence", "number", "fps")]
-        columns.append([entry.track for entry in entries])
-    return pa.Table.from_arrays(
-        [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
-    )
+        columns |= {
+            "sequence": [frame.sequence for frame in frames],
+            "frame": [frame.number for frame in frames],
+            "fps": [frame.fps for frame in frames],
+            "track": [entry.track for entry in entries],
+        }
+    return pa.table(columns, schema=schema)
 
 
 def _from_table(table: pa.Table) -> list[DatasetImage]:
@@ -220,35 +174,20 @@ def _lists(column: Any) -> list[Any]:
 class StoredBoxes:
     """The boxes of some images, ascending by image and, within one, by mask (-1: unmasked).
 
-    `sizes` has width and height of every image that was observed, with or without boxes, and `hashes` the hash of its
-    file; `broken` states why the others could not be read.
+    `observed` has width, height and file hash of every image that was observed, with or without boxes; `broken` states
+    why the others could not be read.
     """
 
     image: Ints
     mask: Ints
     boxes: Detections
-    sizes: Mapping[int, tuple[int, int]]
-    hashes: Mapping[int, str]
+    observed: Mapping[int, tuple[int, int, str]]
     broken: Mapping[int, str]
-
-    @classmethod
-    def from_views(
-        cls, index: int, size: tuple[int, int], file_hash: str, views: Sequence[Detections], floors: tuple[float, float]
-    ) -> StoredBoxes:
-        """Keep the boxes of one image, of its unmasked view and then of each mask, that reach the floors.
-
-        `floors` are the lowest scores that are kept of the unmasked view and of the others.
-        """
-        boxes = Detections.concatenate(views)
-        mask = np.repeat(np.arange(-1, len(views) - 1), [len(view) for view in views])
-        keep = boxes.score >= np.where(mask < 0, *floors)
-        mask, boxes = mask[keep], boxes[keep]
-        return cls(np.full(len(boxes), index), mask, boxes, {index: size}, {index: file_hash}, {})
 
     @classmethod
     def unreadable_image(cls, index: int, reason: str) -> StoredBoxes:
         nothing = np.empty(0, np.int64)
-        return cls(nothing, nothing, Detections.empty(), {}, {}, {index: reason})
+        return cls(nothing, nothing, Detections.empty(), {}, {index: reason})
 
     @classmethod
     def join(cls, pieces: Sequence[StoredBoxes]) -> StoredBoxes:
@@ -257,22 +196,20 @@ class StoredBoxes:
             return pieces[0]
         image = np.concatenate([piece.image for piece in pieces])
         order = np.argsort(image, kind="stable")  # all boxes of an image are in one piece, in their order
-        sizes = {index: size for piece in pieces for index, size in piece.sizes.items()}
-        hashes = {index: file_hash for piece in pieces for index, file_hash in piece.hashes.items()}
+        observed = {index: entry for piece in pieces for index, entry in piece.observed.items()}
         broken = {index: reason for piece in pieces for index, reason in piece.broken.items()}
         return cls(
             image=image[order],
             mask=np.concatenate([piece.mask for piece in pieces])[order],
             boxes=Detections.concatenate([piece.boxes for piece in pieces])[order],
-            sizes=dict(sorted(sizes.items())),
-            hashes=dict(sorted(hashes.items())),
+            observed=dict(sorted(observed.items())),
             broken=dict(sorted(broken.items())),
         )
 
     @property
-    def images(self) -> list[int]:
-        """All images that were observed or could not be read."""
-        return [*self.sizes, *self.broken]
+    def indices(self) -> list[int]:
+        """The numbers of all images that were observed or could not be read."""
+        return [*self.observed, *self.broken]
 
     def of_image(self, index: int) -> tuple[Detections, Ints]:
         """Return the boxes of one image, and the mask of each."""
@@ -285,14 +222,8 @@ def encode_boxes(stored: StoredBoxes) -> bytes:
     floats = [*COORDINATES, "score"]
     boxes = stored.boxes
     columns = [stored.image, stored.mask, *boxes.xyxy.T, boxes.score, boxes.label]
-    table = pa.Table.from_arrays(
-        [
-            pa.array(np.ascontiguousarray(values), type=field.type)
-            for values, field in zip(columns, PART_SCHEMA, strict=True)
-        ],
-        schema=PART_SCHEMA,
-    )
-    images = [(index, *size, stored.hashes[index]) for index, size in sorted(stored.sizes.items())]
+    table = pa.table(dict(zip(PART_SCHEMA.names, map(np.ascontiguousarray, columns), strict=True)), schema=PART_SCHEMA)
+    images = [(index, *entry) for index, entry in sorted(stored.observed.items())]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -314,7 +245,7 @@ def decode_boxes(content: bytes) -> StoredBoxes:
     Raises:
         ObjectSeekerError: The content is not a part.
     """
-    sizes, hashes = images_in(content)
+    observed = images_in(content)
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
@@ -324,20 +255,20 @@ def decode_boxes(content: bytes) -> StoredBoxes:
     column: dict[str, Any] = {name: table.column(name).to_numpy() for name in PART_SCHEMA.names}
     image, mask = column["image"].astype(np.int64), column["mask"].astype(np.int64)
     ordered = (np.diff(image) > 0) | ((np.diff(image) == 0) & (np.diff(mask) >= 0))
-    if not ordered.all() or not np.isin(image, list(sizes)).all() or (mask < -1).any():
+    if not ordered.all() or not np.isin(image, list(observed)).all() or (mask < -1).any():
         raise _not_a_part("its boxes are out of order, or of images that it does not list")
     boxes = Detections(np.stack([column[name] for name in COORDINATES], axis=1), column["score"], column["label"])
-    return StoredBoxes(image, mask, boxes, sizes, hashes, broken={})
+    return StoredBoxes(image, mask, boxes, observed, broken={})
 
 
-def images_in(content: bytes) -> tuple[dict[int, tuple[int, int]], dict[int, str]]:
-    """Return the images in a part: their sizes, and the hashes of their files."""
+def images_in(content: bytes) -> dict[int, tuple[int, int, str]]:
+    """Return width, height and file hash of the images in a part."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(content)).metadata[IMAGES_KEY]
     except (pa.ArrowException, OSError, KeyError, TypeError) as error:
         raise _not_a_part(error) from None
     rows = codec.read_json(metadata, tuple[tuple[int, int, int, str], ...], "the image list of a part")
-    return {row[0]: (row[1], row[2]) for row in rows}, {row[0]: row[3] for row in rows}
+    return {index: (width, height, file_hash) for index, width, height, file_hash in rows}
 
 
 def require_bounded(file: Path) -> None:
@@ -363,13 +294,3 @@ def require_bounded(file: Path) -> None:
 
 def _not_a_part(error: Exception | str) -> ObjectSeekerError:
     return ObjectSeekerError(f"a part of a run has the right checksum but is not a part ({error}): observe again")
-
-
-def check_labels(labels: Ints, names: Sequence[str]) -> None:
-    """Reject, at the first image, labels that could not be translated when the run is read."""
-    largest = len(names) - 1 if names else MAX_STORED_LABEL
-    if len(labels) and not 0 <= labels.min() <= labels.max() <= largest:
-        raise ObjectSeekerError(
-            f"the detector returned the labels {labels.min()} to {labels.max()}; they must be within 0 to {largest}"
-            + (", one for each of its class names" if names else "")
-        )
