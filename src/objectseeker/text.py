@@ -1,4 +1,4 @@
-"""Strings and tables that are safe to show: in messages, in shared pages and files, and in spreadsheets."""
+"""Strings and tables that are safe to show: in messages, shared pages and files, and spreadsheets."""
 
 from __future__ import annotations
 

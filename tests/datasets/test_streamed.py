@@ -58,7 +58,7 @@ def in_memory(folder):
 def test_a_folder_is_walked_in_the_order_of_its_paths(folder):
     found = list(walk_images(folder))
     assert [file.relative_to(folder).as_posix() for file in found] == ORDER
-    assert found == sorted(found) == expand_image_paths([folder])
+    assert found == sorted(found) == expand_image_paths(folder)
     entries = open_dataset(folder).images
     assert isinstance(entries, LazySequence)
     assert [entry.id for entry in entries] == ORDER

@@ -288,7 +288,7 @@ def require_folder(path: Path, message: str) -> Path:
 def images_by_stem(folder: Path, skip_log: SkipLog) -> dict[str, Path]:
     """Return the images in and below `folder`, in order, by their relative path without its suffix."""
     images: dict[str, Path] = {}
-    for path in filter(skip_log.check_storable, expand_image_paths([folder])):
+    for path in filter(skip_log.check_storable, expand_image_paths(folder)):
         stem = path.relative_to(folder).with_suffix("").as_posix()
         if stem in images:
             raise ObjectSeekerError(f"{images[stem]} and {path} would share one annotation file. Remove one.")

@@ -14,7 +14,7 @@ import re
 import stat
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -163,27 +163,20 @@ def image_size(path: AnyPath) -> tuple[int, int]:
         return _decoded_upright(image, file, path).size
 
 
-def expand_image_paths(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
-    """Return the image files that `paths` name, each once, in the order of `paths`.
+def expand_image_paths(path: AnyPath) -> list[Path]:
+    """Return the image files that `path` names: one of any name, or the images in and below a folder.
 
-    A folder means the images in and below it, known by their suffix and sorted by path, without hidden files and
-    folders. A file may have any name.
+    These are known by their suffix and sorted by path, without hidden files and folders.
     """
-    sources = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not sources:
-        raise ObjectSeekerError("no images given. Name at least one image file or folder.")
-    found: list[Path] = []
-    for path in map(Path, sources):
-        if path.is_dir():
-            inside = list(walk_images(path))
-            if not inside:
-                raise ObjectSeekerError(no_image_in(path))
-            found += inside
-        elif path.exists():
-            found.append(path)
-        else:
+    path = Path(path)
+    if not path.is_dir():
+        if not path.exists():
             raise ObjectSeekerError(f"there is no file or folder {path}")
-    return list(dict.fromkeys(found))
+        return [path]
+    found = list(walk_images(path))
+    if not found:
+        raise ObjectSeekerError(no_image_in(path))
+    return found
 
 
 def walk_images(folder: Path) -> Iterator[Path]:

@@ -74,9 +74,10 @@ def detect(
         >>> run.totals.to_dict()["certificates"]["far"]
         1
     """
+    from objectseeker.core.recipes import Rolling
     from objectseeker.core.threats import ThreatModel
     from objectseeker.inference.frame_sources import FrameSelection, Video, import_pyav
-    from objectseeker.inference.images import ImageDetection, open_images, reject_rolling
+    from objectseeker.inference.images import ImageDetection, open_images
     from objectseeker.inference.results import Categories, DetectionTotals
     from objectseeker.inference.video import VideoDetection, require_empty
 
@@ -98,7 +99,11 @@ def detect(
             raise ObjectSeekerError(
                 f"{options}: only for videos; if the images of a folder are frames, write video:FOLDER"
             )
-        reject_rolling(chosen.masks)
+        if isinstance(chosen.masks, Rolling):  # images have no order that they could follow
+            raise ObjectSeekerError(
+                f"{chosen.masks} shows each frame of a video only its share of the masks: give a video, or "
+                "video:FOLDER if the images of a folder are frames in order"
+            )
     if isinstance(chosen, Defense):
         seeker = chosen.build(device, trust_detector=trust_detector)
         bound = chosen.with_fingerprint(chosen.fingerprint or getattr(seeker.detector, "fingerprint"))  # noqa: B009

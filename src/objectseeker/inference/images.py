@@ -24,7 +24,6 @@ import numpy as np
 import PIL.Image
 
 from objectseeker.core.masks import Image
-from objectseeker.core.recipes import Recipe, Rolling
 from objectseeker.datasets import READERS, Dataset, match_classes, open_dataset
 from objectseeker.datasets.dataset import load_sized
 from objectseeker.datasets.parsing import read_bytes
@@ -135,15 +134,6 @@ def open_images(images: Any, *, fps: float | None = None, allow_outside_paths: b
     if len(inputs) > 1:
         raise ObjectSeekerError(f"{datasets[0]} is a dataset: give it alone, or images and folders")
     return ImageInputs.from_dataset(open_dataset(datasets[0], allow_outside_paths=allow_outside_paths))
-
-
-def reject_rolling(masks: Recipe) -> None:
-    """Reject rolling masks: images have no order that they could follow."""
-    if isinstance(masks, Rolling):
-        raise ObjectSeekerError(
-            f"{masks} shows each frame of a video only its share of the masks: give a video, or video:FOLDER if the "
-            "images of a folder are frames in order"
-        )
 
 
 def is_dataset_spec(source: str) -> bool:
