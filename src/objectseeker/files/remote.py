@@ -63,13 +63,12 @@ def is_url(text: str) -> bool:
 def reject_credentials(url: str) -> None:
     """Reject an address that contains a password or token, without repeating it."""
     for link in url.split("::"):
-        place = _AUTHORITY.match(link)
-        carried = None if place is None else _credential(place[1].lower(), place[2], link)
-        if place is not None and carried is not None:
-            _, at, host = place[2].rpartition("@")
+        authority = _AUTHORITY.match(link)
+        if authority is not None and (secret := _credential(authority[1].lower(), authority[2], link)):
+            _, at, host = authority[2].rpartition("@")
             shown = host[:80] if at or ":" not in host else ""  # else a part of the password may be in it
             raise ObjectSeekerError(
-                f"an address at {place[1]}://{shown} contains {carried}, which would be written into every result. "
+                f"an address at {authority[1]}://{shown} contains {secret}, which would be written into every result. "
                 "Remove it, and put it where your storage looks for it, as in ~/.netrc, ~/.aws/credentials or "
                 "~/.config/fsspec."
             )
@@ -82,10 +81,10 @@ def redact_url(url: str) -> str:
     """
     scheme, _, rest = url.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    host, behind = authority.rpartition("@")[2], rest[len(authority) :]
-    if "@" in behind or not _HOST.fullmatch(host):
+    host, after_host = authority.rpartition("@")[2], rest[len(authority) :]
+    if "@" in after_host or not _HOST.fullmatch(host):
         return f"{scheme}://..."
-    return f"{scheme}://{host}{re.split('[?#]', behind)[0]}"
+    return f"{scheme}://{host}{re.split('[?#]', after_host)[0]}"
 
 
 def _credential(scheme: str, authority: str, link: str) -> str | None:

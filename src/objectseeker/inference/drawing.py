@@ -165,10 +165,10 @@ def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
                 captions.append((layer.captions[number], pixels, layer.color))
     annotated = PIL.Image.fromarray(canvas)
     font = _font(width, height)
-    taken = np.empty((0, 4))
-    captions.sort(key=lambda one: (one[1][0] - one[1][2]) * (one[1][3] - one[1][1]))
+    occupied = np.empty((0, 4))
+    captions.sort(key=lambda caption: (caption[1][0] - caption[1][2]) * (caption[1][3] - caption[1][1]))
     for text, pixels, color in captions[:MAX_CAPTIONS]:
-        taken = _caption(annotated, text, pixels, color, font, taken)
+        occupied = _caption(annotated, text, pixels, color, font, occupied)
     return annotated
 
 
@@ -188,11 +188,11 @@ def with_legend(annotated: PIL.Image.Image, keys: Sequence[LegendEntry]) -> PIL.
     for key in keys:
         begin = line // 4 if key.color is None else swatch
         text = _shorten(key.text, font, annotated.width - begin)
-        wide = begin + math.ceil(font.getlength(text))
-        if x and x + wide > annotated.width:
+        entry_width = begin + math.ceil(font.getlength(text))
+        if x and x + entry_width > annotated.width:
             x, y = 0, y + line
         placed.append((key, x, y + annotated.height, text))
-        x += wide + line // 2
+        x += entry_width + line // 2
     page = PIL.Image.new("RGB", (annotated.width, annotated.height + y + line), "white")
     page.paste(annotated)
     pen, stroke = PIL.ImageDraw.Draw(page), max(2, line // 6)
@@ -230,7 +230,7 @@ def _outline(canvas: Image, pixels: Ints, color: Color, line: int, *, dash: int)
             edge[:, along // dash % 2 == 0 if dash else slice(None)] = color
 
 
-def _caption(annotated: PIL.Image.Image, text: str, pixels: Ints, color: Color, font: Font, taken: Floats) -> Floats:
+def _caption(annotated: PIL.Image.Image, text: str, pixels: Ints, color: Color, font: Font, occupied: Floats) -> Floats:
     """Draw the caption on a plate above the box, inside it or below, free of earlier plates, best left.
 
     It is always inside the image, and omitted where it would cover others. Returns the plates there are now.
@@ -241,24 +241,24 @@ def _caption(annotated: PIL.Image.Image, text: str, pixels: Ints, color: Color, 
     left, _, right, _ = font.getbbox(text)
     width, height = math.ceil(right - left) + 2 * margin, math.ceil(bottom - top) + 2 * margin
     if not text or height > annotated.height or width > annotated.width:
-        return taken
+        return occupied
     x1, y1, x2, y2 = pixels.tolist()
     lefts = [min(x1, annotated.width - width), max(x2 - width, 0)]
     heights = [y for y in (y1 - height, y1, y2, y2 - height) if 0 <= y <= annotated.height - height]
     plates = np.array(
         [(x, y, x + width, y + height) for x in lefts for y in heights or [annotated.height - height]], float
     )
-    covered = intersection(plates, taken).sum(axis=1)
-    place = int(covered.argmin())  # the first that is free, else what covers least
-    if covered[place] > MAX_COVERED * width * height:
-        return taken
-    plate = plates[place : place + 1]
+    covered = intersection(plates, occupied).sum(axis=1)
+    best = int(covered.argmin())  # the first that is free, else what covers least
+    if covered[best] > MAX_COVERED * width * height:
+        return occupied
+    plate = plates[best : best + 1]
     x, y = plate[0, :2].tolist()
     pen = PIL.ImageDraw.Draw(annotated)
     pen.rectangle((x, y, x + width - 1, y + height - 1), fill=color)
     brightness = np.dot(color, (0.299, 0.587, 0.114))
     pen.text((x + margin - left, y + margin - top), text, font=font, fill=BLACK if brightness > 110 else WHITE)
-    return np.concatenate([taken, plate])
+    return np.concatenate([occupied, plate])
 
 
 def _shorten(text: str, font: Font, room: float) -> str:

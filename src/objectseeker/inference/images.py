@@ -120,8 +120,8 @@ def open_images(images: Any, *, fps: float | None = None, allow_outside_paths: b
     items = iter([images] if isinstance(images, str | Path) else images)
     first = next(items, None)
     if not isinstance(first, str | Path):
-        given = images if isinstance(images, Sequence) else chain([] if first is None else [first], items)
-        return ArrayFrames(given, rate)
+        arrays = images if isinstance(images, Sequence) else chain([] if first is None else [first], items)
+        return ArrayFrames(arrays, rate)
     inputs = [str(item) for item in (first, *items)]
     videos = [name for name in inputs if is_video(name)]
     if videos:
@@ -150,10 +150,10 @@ def find_sources(paths: Sequence[Path]) -> list[ImageSource]:
     """
     several = len(paths) > 1
     parts: dict[Path, int] = {}  # number of parts of its path in the name of an image
-    for given in paths:
-        root = Path(os.path.abspath(given))  # noqa: PTH100  # a link keeps its own name, not its target's
-        for found in expand_image_paths(given):
-            path = Path(os.path.abspath(found))  # noqa: PTH100
+    for source in paths:
+        root = Path(os.path.abspath(source))  # noqa: PTH100  # a link keeps its own name, not its target's
+        for file in expand_image_paths(source):
+            path = Path(os.path.abspath(file))  # noqa: PTH100
             below = len(path.parts) - len(root.parts)
             parts.setdefault(path, below + several if below else 1)
     names = {path: _last_parts(path, count) for path, count in parts.items()}

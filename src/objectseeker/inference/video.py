@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -142,7 +142,7 @@ class VideoDetection(DetectionRun):
             writer = VideoWriter(self.out / ANNOTATED, self.video.rate / self.selection.stride)
         try:
             with (
-                nullcontext() if self.out is None else open_frames_file(self.out) as records,
+                nullcontext() if self.out is None else open_frames_file(self.out) as write_record,
                 nullcontext() if writer is None else closing(writer),
                 closing(
                     detect_frames(self.seeker, read_frames(self.video, self.selection), threat=self.threat)
@@ -152,14 +152,11 @@ class VideoDetection(DetectionRun):
                     if frame.number is None:
                         totals.stop_reason = result.error
                     else:
-                        totals.add(
-                            result, self.categories, count=1 + (frame.skipped if isinstance(frame, LostFrame) else 0)
-                        )
+                        skipped = frame.skipped if isinstance(frame, LostFrame) else 0
+                        totals.add(result, self.categories, count=1 + skipped)
                     totals.seconds = time.monotonic() - began
-                    if records is not None:
-                        _write_record(
-                            records, result.to_frame_record(self.video.name, self.categories, totals.defense_sha256)
-                        )
+                    if write_record is not None:
+                        write_record(result.to_frame_record(self.video.name, self.categories, totals.defense_sha256))
                     if writer is not None and isinstance(frame, VideoFrame) and not result.error:
                         annotated = annotate_frame(frame.image, result, self.categories.detector_names, self.threat)
                         writer.add(annotated, frame.time)
@@ -196,29 +193,28 @@ def require_empty(out: Path) -> None:
 
 
 @contextmanager
-def open_frames_file(out: Path) -> Iterator[TextIO]:
-    """Create the file of frame records; remove it if it stays empty."""
+def open_frames_file(out: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Create the file of frame records, and return how to write one; remove the file if it stays empty."""
     file = out / FRAMES
     out.mkdir(parents=True, exist_ok=True)
     try:
         stream = file.open("x", encoding="utf-8")
     except FileExistsError:
         raise ObjectSeekerError(f"{out} holds results of a video: use another folder, or remove it") from None
+
+    def write(record: dict[str, Any]) -> None:
+        try:
+            stream.write(json.dumps(record) + "\n")
+            stream.flush()  # to the system, before the next frame starts
+        except OSError as error:
+            raise ObjectSeekerError(f"cannot write {FRAMES}: {error.strerror}") from None
+
     try:
         with stream:
-            yield stream
+            yield write
     finally:
         if file.stat().st_size == 0:
             file.unlink()
-
-
-def _write_record(stream: TextIO, record: dict[str, Any]) -> None:
-    """Write a line and hand it to the system before the next frame starts."""
-    try:
-        stream.write(json.dumps(record) + "\n")
-        stream.flush()
-    except OSError as error:
-        raise ObjectSeekerError(f"cannot write {FRAMES}: {error.strerror}") from None
 
 
 def annotate_frame(

@@ -107,19 +107,19 @@ def from_fiftyone(theirs: Any, width: int, height: int, names: Sequence[str]) ->
     in ground truth, the score is 1.
     """
     labels = {name: label for label, name in enumerate(names)}
-    boxes, scores, found = [], [], []
-    for one in getattr(theirs, "detections", theirs):
-        label, box, score = (_field(one, name) for name in ("label", "bounding_box", "confidence"))
+    boxes, scores, indices = [], [], []
+    for entry in getattr(theirs, "detections", theirs):
+        label, box, score = (_field(entry, name) for name in ("label", "bounding_box", "confidence"))
         if label not in labels:
             raise ObjectSeekerError(f"class {quote(label)} is not among the names")
         boxes.append(box)
         scores.append(1.0 if score is None else score)
-        found.append(labels[label])
-    return Detections(_corners(boxes, _sides(width, height)), scores, found)
+        indices.append(labels[label])
+    return Detections(_corners(boxes, _sides(width, height)), scores, indices)
 
 
-def _field(one: Any, name: str) -> Any:
-    return one.get(name) if isinstance(one, Mapping) else getattr(one, name, None)
+def _field(entry: Any, name: str) -> Any:
+    return entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
 
 
 def _corner_and_size(xyxy: Floats) -> Floats:
