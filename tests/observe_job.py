@@ -133,7 +133,7 @@ def kill_until_done(
         if process.stdout:
             process.stdout.close()
     process = _start(spec, out, seconds)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     _require(process, out, expected)
     return seen
 

@@ -40,19 +40,19 @@ OTHERS = ["notes.txt", ".hidden/h.png", "a/.h.png"]
 @pytest.fixture
 def folder(tmp_path):
     for number, name in enumerate(NAMES + OTHERS):
-        file = tmp_path / "photos" / name
+        file = tmp_path / "images" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(photo(number))
-    return tmp_path / "photos"
+    return tmp_path / "images"
 
 
 @pytest.fixture
 def in_memory(folder):
     system = fsspec.filesystem("memory")
     for name in NAMES + OTHERS:
-        system.pipe(f"/photos/{name}", (folder / name).read_bytes())
-    yield "memory://photos"
-    system.rm("/photos", recursive=True)
+        system.pipe(f"/images/{name}", (folder / name).read_bytes())
+    yield "memory://images"
+    system.rm("/images", recursive=True)
 
 
 def test_a_folder_is_walked_in_the_order_of_its_paths(folder):
@@ -85,24 +85,24 @@ def test_the_store_of_images_at_an_address_is_that_of_the_same_files(folder, in_
     run_here(str(folder), tmp_path / "files")
     run = run_here(in_memory, tmp_path / "memory")
     assert run.complete
-    assert str(run.images()[0].path) == "memory:///photos/a/1.png"
+    assert str(run.images()[0].path) == "memory:///images/a/1.png"
     for one, other in zip(open_run(tmp_path / "files").images(), run.images(), strict=True):
         assert (one.id, one.observation) == (other.id, other.observation)
     assert np.array_equal(load_image(run.images()[0].path), load_image(folder / "a/1.png"))
 
 
 def test_an_image_in_an_archive(folder, tmp_path):
-    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
         for name in NAMES:
             archive.write(folder / name, name)
-    dataset = open_dataset(f"zip://::file://{tmp_path}/photos.zip")
+    dataset = open_dataset(f"zip://::file://{tmp_path}/images.zip")
     assert [entry.id for entry in dataset.images] == ORDER
     assert dataset.fingerprint == open_dataset(folder).fingerprint
     assert np.array_equal(dataset.images[0].load(), load_image(folder / "a/1.png"))
 
 
 def test_a_list_of_paths_and_addresses(folder, in_memory, tmp_path):
-    lines = ["photos/b.png", str(folder / "a/1.png"), "memory://photos/a/2.png", "", "  photos/a.b/x.PNG  "]
+    lines = ["images/b.png", str(folder / "a/1.png"), "memory://images/a/2.png", "", "  images/a.b/x.PNG  "]
     (tmp_path / "list.txt").write_text("\n".join(lines) + "\n")
     dataset = open_dataset(f"list:{tmp_path / 'list.txt'}")
     assert [entry.id for entry in dataset.images] == [line.strip() for line in lines if line]
@@ -113,9 +113,9 @@ def test_a_list_of_paths_and_addresses(folder, in_memory, tmp_path):
     assert open_dataset(f"list:{tmp_path / 'list.parquet'}").fingerprint == dataset.fingerprint
     pq.write_table(table.append_column("id", pa.array([4, 3, 2, 1])), tmp_path / "ids.parquet")
     assert [entry.id for entry in open_dataset(f"list:{tmp_path / 'ids.parquet'}").images] == ["4", "3", "2", "1"]
-    fsspec.filesystem("memory").pipe("/photos/list.txt", b"a/1.png\nb.png\n")
-    remote_list = open_dataset("list:memory://photos/list.txt")
-    assert [str(entry.path) for entry in remote_list.images] == ["memory://photos/a/1.png", "memory://photos/b.png"]
+    fsspec.filesystem("memory").pipe("/images/list.txt", b"a/1.png\nb.png\n")
+    remote_list = open_dataset("list:memory://images/list.txt")
+    assert [str(entry.path) for entry in remote_list.images] == ["memory://images/a/1.png", "memory://images/b.png"]
     run = run_here(f"list:{tmp_path / 'list.txt'}", tmp_path / "run")
     assert run.complete
     assert len(run.images()) == 4
@@ -131,7 +131,7 @@ def test_annotations_here_and_images_at_an_address(folder, in_memory, tmp_path):
     for one, other in zip(here.images, there.images, strict=True):
         assert (one.id, one.ground_truth) == (other.id, other.ground_truth)
         assert np.array_equal(one.load(), other.load())
-    assert str(there.images[1].path) == "memory://photos/a/2.png"
+    assert str(there.images[1].path) == "memory://images/a/2.png"
     run = run_here(there.spec, tmp_path / "run")
     assert run.complete
     assert run.images()[1].truth == here.images[1].ground_truth
@@ -191,16 +191,16 @@ def test_a_parquet_path_that_is_not_utf8(tmp_path):
 
 
 def test_an_image_that_a_list_names_and_nobody_has_stops_the_job(folder, tmp_path):
-    (tmp_path / "list.txt").write_text("photos/b.png\nmemory://photos/gone.png\n")
-    with pytest.raises(ObjectSeekerError, match=r"memory://photos/gone\.png: there is no such file: restore it"):
+    (tmp_path / "list.txt").write_text("images/b.png\nmemory://images/gone.png\n")
+    with pytest.raises(ObjectSeekerError, match=r"memory://images/gone\.png: there is no such file: restore it"):
         run_here(f"list:{tmp_path / 'list.txt'}", tmp_path / "run")
     assert open_run(tmp_path / "run").finished == 1
 
 
 def test_what_is_read_and_is_no_image_is_broken(in_memory, tmp_path):
-    fsspec.filesystem("memory").pipe("/photos/b.png", b"no image")
+    fsspec.filesystem("memory").pipe("/images/b.png", b"no image")
     run = run_here(in_memory, tmp_path / "run")
-    assert [(image.id, str(image.path)) for image in run.broken] == [("b.png", "memory:///photos/b.png")]
+    assert [(image.id, str(image.path)) for image in run.broken] == [("b.png", "memory:///images/b.png")]
     assert run.complete
 
 
@@ -217,14 +217,14 @@ def test_storage_that_fails_now_and_then_is_asked_again(folder, in_memory, monke
     real = system.open
     monkeypatch.setattr(system, "open", failing)
     monkeypatch.setattr(remote, "RETRY_DELAY", 0)
-    assert np.array_equal(load_image("memory://photos/b.png"), load_image(folder / "b.png"))
+    assert np.array_equal(load_image("memory://images/b.png"), load_image(folder / "b.png"))
     assert len(attempts) == remote.ATTEMPTS
     monkeypatch.setattr(remote, "ATTEMPTS", working_from - 1)
     attempts.clear()
     with pytest.raises(
-        ObjectSeekerError, match=r"cannot read image memory://photos/b\.png: ConnectionError: try later"
+        ObjectSeekerError, match=r"cannot read image memory://images/b\.png: ConnectionError: try later"
     ):
-        load_image("memory://photos/b.png")
+        load_image("memory://images/b.png")
 
 
 def test_addresses_and_paths_are_told_apart(tmp_path):
@@ -246,7 +246,7 @@ def test_what_is_not_there_or_not_installed_is_one_sentence(monkeypatch):
             open_dataset(spec)
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ObjectSeekerError, match=r"needs fsspec: pip install 'objectseeker\[cloud\]'"):
-        open_dataset("s3://bucket/photos")
+        open_dataset("s3://bucket/images")
     with pytest.raises(ObjectSeekerError, match=r"needs fsspec: pip install 'objectseeker\[cloud\]'"):
         load_image("s3://bucket/photo.jpg")
 

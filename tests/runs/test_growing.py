@@ -149,9 +149,9 @@ def test_a_sample_of_a_folder_that_is_never_all_in_memory(spec, tmp_path):
 
 
 @pytest.fixture
-def photos(tmp_path):
+def image_folder(tmp_path):
     """Photographs whose files all have the same number of bytes."""
-    folder = tmp_path / "photos"
+    folder = tmp_path / "images"
     folder.mkdir()
     for number in range(6):
         pixels = np.random.default_rng(number).integers(0, 256, (20, 24, 3), dtype=np.uint8)
@@ -160,66 +160,66 @@ def photos(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [3, None])
-def test_a_replaced_image_of_the_same_size_is_refused(photos, tmp_path, limit):
-    run_here(str(photos), tmp_path / "run", limit=3)
+def test_a_replaced_image_of_the_same_size_is_refused(image_folder, tmp_path, limit):
+    run_here(str(image_folder), tmp_path / "run", limit=3)
     before = content_of(tmp_path / "run")
-    shutil.copy(photos / "5.ppm", photos / "1.ppm")
+    shutil.copy(image_folder / "5.ppm", image_folder / "1.ppm")
     with pytest.raises(ObjectSeekerError, match=r"1\.ppm is another image than the one that was observed into .*run: "):
-        run_here(str(photos), tmp_path / "run", limit=limit)
+        run_here(str(image_folder), tmp_path / "run", limit=limit)
     assert content_of(tmp_path / "run") == before
 
 
-def test_an_old_image_that_is_moved_in_place_is_refused(photos, tmp_path):
+def test_an_old_image_that_is_moved_in_place_is_refused(image_folder, tmp_path):
     """Its time of writing is from last year: the file system knows when it got its name."""
-    run_here(str(photos), tmp_path / "run", limit=3)
-    shutil.copy(photos / "5.ppm", tmp_path / "old.ppm")
+    run_here(str(image_folder), tmp_path / "run", limit=3)
+    shutil.copy(image_folder / "5.ppm", tmp_path / "old.ppm")
     os.utime(tmp_path / "old.ppm", (1e9, 1e9))
-    (tmp_path / "old.ppm").rename(photos / "1.ppm")
+    (tmp_path / "old.ppm").rename(image_folder / "1.ppm")
     with pytest.raises(ObjectSeekerError, match=r"1\.ppm is another image"):
-        run_here(str(photos), tmp_path / "run")
+        run_here(str(image_folder), tmp_path / "run")
 
 
-def test_images_are_read_again_only_where_they_may_have_changed(photos, tmp_path, monkeypatch):
-    run_here(str(photos), tmp_path / "run", limit=5)
+def test_images_are_read_again_only_where_they_may_have_changed(image_folder, tmp_path, monkeypatch):
+    run_here(str(image_folder), tmp_path / "run", limit=5)
     later = time.time() + 2 * writer.RECENT_SECONDS
     for part in (tmp_path / "run" / "parts").iterdir():
         os.utime(part, (later, later))
     read, hash_of = [], writer.hash_of
     monkeypatch.setattr(writer, "hash_of", lambda path: read.append(path.name) or hash_of(path))
     monkeypatch.setattr(writer, "SPOT_CHECKS", 2)
-    assert run_here(str(photos), tmp_path / "run", limit=5).complete
+    assert run_here(str(image_folder), tmp_path / "run", limit=5).complete
     assert read == ["0.ppm", "2.ppm", "4.ppm"]
 
 
-def test_another_folder_in_place_of_the_first_is_noticed_whatever_its_times(photos, tmp_path):
-    run_here(str(photos), tmp_path / "run")
+def test_another_folder_in_place_of_the_first_is_noticed_whatever_its_times(image_folder, tmp_path):
+    run_here(str(image_folder), tmp_path / "run")
     later = time.time() + 2 * writer.RECENT_SECONDS
     for part in (tmp_path / "run" / "parts").iterdir():
         os.utime(part, (later, later))
-    photos.rename(tmp_path / "first")
-    photos.mkdir()
+    image_folder.rename(tmp_path / "first")
+    image_folder.mkdir()
     for number in range(6):
-        shutil.copy(tmp_path / "first" / f"{5 - number}.ppm", photos / f"{number}.ppm")
+        shutil.copy(tmp_path / "first" / f"{5 - number}.ppm", image_folder / f"{number}.ppm")
     with pytest.raises(ObjectSeekerError, match=r"0\.ppm is another image"):
-        run_here(str(photos), tmp_path / "run")
+        run_here(str(image_folder), tmp_path / "run")
 
 
-def test_what_changed_in_a_dataset_is_named(photos, tmp_path):
-    run_here(str(photos), tmp_path / "run", limit=4)
+def test_what_changed_in_a_dataset_is_named(image_folder, tmp_path):
+    run_here(str(image_folder), tmp_path / "run", limit=4)
     small = PIL.Image.new("RGB", (3, 3))
-    small.save(photos / "2.ppm")
+    small.save(image_folder / "2.ppm")
     with pytest.raises(ObjectSeekerError, match=r"holds another run \(.*2\.ppm is another image now\)"):
-        run_here(str(photos), tmp_path / "run", limit=4)
-    (photos / "1.ppm").unlink()
+        run_here(str(image_folder), tmp_path / "run", limit=4)
+    (image_folder / "1.ppm").unlink()
     with pytest.raises(ObjectSeekerError, match=r"image 1 of the dataset was 1\.ppm, now 2\.ppm\)"):
-        run_here(str(photos), tmp_path / "run", limit=4)
+        run_here(str(image_folder), tmp_path / "run", limit=4)
 
 
-def test_a_dataset_that_got_more_images_says_so(photos, tmp_path):
-    run_here(str(photos), tmp_path / "run")
-    PIL.Image.new("RGB", (3, 3)).save(photos / "9.ppm")
+def test_a_dataset_that_got_more_images_says_so(image_folder, tmp_path):
+    run_here(str(image_folder), tmp_path / "run")
+    PIL.Image.new("RGB", (3, 3)).save(image_folder / "9.ppm")
     with pytest.raises(ObjectSeekerError, match=r"the dataset had 6 images, now 7\)"):
-        run_here(str(photos), tmp_path / "run")
+        run_here(str(image_folder), tmp_path / "run")
 
 
 # The same detector

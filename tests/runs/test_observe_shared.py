@@ -41,21 +41,21 @@ class Mean:
 
 
 @pytest.fixture
-def photos(tmp_path) -> str:
-    (tmp_path / "photos").mkdir()
+def image_folder(tmp_path) -> str:
+    (tmp_path / "images").mkdir()
     for number in range(6):
         pixels = np.random.default_rng(number).integers(128, 256, (20, 30, 3), dtype=np.uint8)
-        PIL.Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
-    (tmp_path / "photos" / "3.png").write_bytes(b"no image")
-    return str(tmp_path / "photos")
+        PIL.Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
+    (tmp_path / "images" / "3.png").write_bytes(b"no image")
+    return str(tmp_path / "images")
 
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_detectors_that_share_a_run_work_at_the_same_time_and_write_the_same_bytes(photos, tmp_path):
-    dataset = open_dataset(photos)
+def test_detectors_that_share_a_run_work_at_the_same_time_and_write_the_same_bytes(image_folder, tmp_path):
+    dataset = open_dataset(image_folder)
     observe(dataset, Mean(), out=tmp_path / "alone", **TWO_LINES)
     barrier = threading.Barrier(1 + 4)  # nobody gets on unless five images are looked at together
     team = [Mean(barrier) for _ in range(5)]
@@ -75,12 +75,12 @@ def test_detectors_that_share_a_run_work_at_the_same_time_and_write_the_same_byt
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
 
 
-def test_a_failure_stops_the_others_and_what_is_done_stays(photos, tmp_path):
+def test_a_failure_stops_the_others_and_what_is_done_stays(image_folder, tmp_path):
     class Fails(Mean):
         def detect_views(self, image, removed, value):
             raise RuntimeError("out of memory")
 
-    dataset = open_dataset(photos)
+    dataset = open_dataset(image_folder)
     with pytest.raises(ObjectSeekerError, match=r"the detector failed on .*png: out of memory"):
         observe(dataset, LocalEngine([Fails(), Fails()]), out=tmp_path / "run", **TWO_LINES)
 
@@ -92,14 +92,14 @@ def test_only_the_same_detector_may_share_a_run():
         LocalEngine([Mean(), Mean(fingerprint="another")])
 
 
-def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
+def test_only_a_few_images_are_read_before_the_detector_is_free(image_folder):
     taken = 0
 
     def items():
         nonlocal taken
         for index in range(40):
             taken += 1
-            yield ImageTask(index, str(Path(photos) / "0.png"), None)
+            yield ImageTask(index, str(Path(image_folder) / "0.png"), None)
 
     for done, (item, image) in enumerate(prefetch_images(items())):
         assert item.index == done
@@ -208,25 +208,25 @@ class Ahead(Mean):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_detector_that_is_one_image_ahead_makes_the_same_run(photos, count, tmp_path):
-    dataset = open_dataset(photos)
+def test_a_detector_that_is_one_image_ahead_makes_the_same_run(image_folder, count, tmp_path):
+    dataset = open_dataset(image_folder)
     observe(dataset, Mean(), out=tmp_path / "one at a time", **TWO_LINES)
     observe(dataset, LocalEngine([Ahead()] * count), out=tmp_path / "ahead", **TWO_LINES)
     assert content(tmp_path / "ahead") == content(tmp_path / "one at a time")
 
 
-def test_a_failure_while_one_image_ahead_names_the_one(photos, tmp_path):
+def test_a_failure_while_one_image_ahead_names_the_one(image_folder, tmp_path):
     class Fails(Ahead):
         def detect_views(self, image, removed, value):
             raise RuntimeError("out of luck")
 
     with pytest.raises(ObjectSeekerError, match=r"failed on [^ ]*0\.png: out of luck"):
-        observe(open_dataset(photos), Fails(), out=tmp_path / "run", **TWO_LINES)
+        observe(open_dataset(image_folder), Fails(), out=tmp_path / "run", **TWO_LINES)
 
 
 @pytest.mark.parametrize("kind", [Mean, Ahead])
-def test_an_image_on_which_the_detector_fails_altogether_is_left_out_and_named(photos, tmp_path, kind):
-    dataset = open_dataset(photos)
+def test_an_image_on_which_the_detector_fails_altogether_is_left_out_and_named(image_folder, tmp_path, kind):
+    dataset = open_dataset(image_folder)
     hostile = [dataset.images[number].load() for number in (2, 4)]  # 3 is no image at all
 
     class Fails(kind):

@@ -54,11 +54,12 @@ class ClassMatch:
         if not self.unmatched_detector:
             return (lost,)
         near = _suggestions(self.unmatched_detector, self.unmatched_dataset)
-        told = [f"{quote_plain(name)} (nearest is {quote_plain(other)})" for name, other in near.items()]
-        told += [quote_plain(name) for name in self.unmatched_detector if name not in near]
+        descriptions = [f"{quote_plain(name)} (nearest is {quote_plain(other)})" for name, other in near.items()]
+        descriptions += [quote_plain(name) for name in self.unmatched_detector if name not in near]
         return (
             lost,
-            f"detector classes that match none of the dataset: {_truncated_list(told)}; a class map can pair them",
+            f"detector classes that match none of the dataset: {_truncated_list(descriptions)}; a class map can pair "
+            "them",
         )
 
 
@@ -133,9 +134,9 @@ def _require(name: str, names: Sequence[str], whose: str) -> None:
     raise ObjectSeekerError(f"the class map names {quote(name)}, which the {whose} does not have; {hint}")
 
 
-def _suggestions(spare: Sequence[str], unknown: Sequence[str]) -> dict[str, str]:
+def _suggestions(unmatched_detector: Sequence[str], unmatched_dataset: Sequence[str]) -> dict[str, str]:
     """Return the most similar unmatched detector class of the first unmatched dataset classes."""
-    pairs = ((_nearest(name, spare), name) for name in unknown[:MAX_LISTED])
+    pairs = ((_nearest(name, unmatched_detector), name) for name in unmatched_dataset[:MAX_LISTED])
     return {near: name for near, name in pairs if near is not None}
 
 
@@ -156,6 +157,6 @@ def _meaning(name: str) -> str:
     return MEANINGS.get(_normalized(name), _normalized(name))
 
 
-def _truncated_list(names: Sequence[str], most: int = 5) -> str:
-    listed = ", ".join(quote_plain(name) for name in names[:most])
-    return listed + (f" and {len(names) - most} more" if len(names) > most else "") if names else "none"
+def _truncated_list(names: Sequence[str], max_count: int = 5) -> str:
+    listed = ", ".join(quote_plain(name) for name in names[:max_count])
+    return listed + (f" and {len(names) - max_count} more" if len(names) > max_count else "") if names else "none"

@@ -72,19 +72,19 @@ def _find_in_root(spec: str, root: Path, split: str) -> tuple[Path, Path]:
         raise ObjectSeekerError(f"{spec!r}: there is no {root / ANNOTATIONS / PREFIX}SPLIT.json. Give {FORM}.")
     if split and split not in splits:
         raise ObjectSeekerError(f"{spec!r}: there is no split {split!r} in {root}; it has {', '.join(splits)}")
-    found: dict[str, Path] = {}
+    complete: dict[str, Path] = {}
     for name in [split] if split else splits:
         folders = (root / name, root / "images" / name, root / "images")
         if folder := next(filter(Path.is_dir, folders), None):
-            found[name] = folder
-    if not found:
+            complete[name] = folder
+    if not complete:
         raise ObjectSeekerError(
             f"{spec!r}: {splits[name]} has no image folder {' or '.join(map(str, folders))}. Add it, or give "
             "coco:ANNOTATIONS.json:IMAGES."
         )
-    if len(found) > 1:
-        raise ObjectSeekerError(f"{spec!r} names no split; it has {', '.join(splits)}. Give {spec}:{[*found][-1]}.")
-    ((name, folder),) = found.items()
+    if len(complete) > 1:
+        raise ObjectSeekerError(f"{spec!r} names no split; it has {', '.join(splits)}. Give {spec}:{[*complete][-1]}.")
+    ((name, folder),) = complete.items()
     return splits[name], folder
 
 

@@ -204,10 +204,10 @@ def stream_dataset(spec: str, files: Callable[[SkipLog], Iterator[ImageFile]], s
             digest.update(_line([image_id, size]) + _NO_OBJECTS)
             count += 1
             yield DatasetImage(image_id, path, None, _NO_BOXES, _NO_FLAGS, _NO_FLAGS)
-        found = count, digest.hexdigest()
+        summary = count, digest.hexdigest()
         if not seen:
-            seen.append(found)
-        elif found != seen[0]:
+            seen.append(summary)
+        elif summary != seen[0]:
             raise ObjectSeekerError(f"{spec} changed while it was read. Start again.")
 
     for _ in images():

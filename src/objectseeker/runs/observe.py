@@ -210,10 +210,10 @@ def time_view(
         every = recipe_for_frame(settings.masks, 0).masks(width, height)
         own = max(TIMED_VIEWS, 2 * int(getattr(detector, "batch_size", 1)))
         masked = (own if isinstance(detector, ViewDetector) else 2 * batch_size) - 1  # besides the unmasked view
-        some = every.select_masks(slice(None, None, max(-(-len(every) // masked), 1)))  # spread: some masks leave less
+        views = every.select_masks(slice(None, None, max(-(-len(every) // masked), 1)))  # spread: some masks leave less
         start = time.perf_counter()
-        detect_views(detector, image, some, value=settings.fill, batch_size=batch_size)
-        return time.perf_counter() - start, 1 + len(some)
+        detect_views(detector, image, views, value=settings.fill, batch_size=batch_size)
+        return time.perf_counter() - start, 1 + len(views)
 
     time_views(images[0])  # not counted: the first call of all also prepares the detector
     timed = [time_views(image) for image in images]
@@ -282,16 +282,16 @@ def _defense_and_settings(
     detector: str | Defense | Detector | Engine, options: Mapping[str, Any], base_floor: float, mask_floor: float
 ) -> tuple[Defense | None, ObservationSettings]:
     """Return the defense to observe, if its detector can be loaded again, and the observation settings."""
-    given = {name: value for name, value in options.items() if value is not None}
-    if isinstance(given.get("masks"), str):
-        given["masks"] = parse_recipe(given["masks"])
-    if isinstance(detector, Defense) and given:
-        raise ObjectSeekerError(f"the defense has its own {', '.join(given)}: omit them, or change the defense")
+    requested = {name: value for name, value in options.items() if value is not None}
+    if isinstance(requested.get("masks"), str):
+        requested["masks"] = parse_recipe(requested["masks"])
+    if isinstance(detector, Defense) and requested:
+        raise ObjectSeekerError(f"the defense has its own {', '.join(requested)}: omit them, or change the defense")
     if isinstance(detector, str):
-        detector = Defense.for_detector(detector, **given)
+        detector = Defense.for_detector(detector, **requested)
     if isinstance(detector, Defense):
         return detector, ObservationSettings.from_defense(detector, base_floor=base_floor, mask_floor=mask_floor)
-    return None, ObservationSettings(**given, base_floor=base_floor, mask_floor=mask_floor)
+    return None, ObservationSettings(**requested, base_floor=base_floor, mask_floor=mask_floor)
 
 
 def _engine_of(

@@ -272,8 +272,8 @@ class Run:
             try:
                 return [self._content(file, number) for file in files]
             except FileNotFoundError:  # made of what was pending, or pending again because the run grows
-                found = ((self.folder / name).glob(f"{number:06d}-*.parquet") for name in (PARTS, PENDING))
-                files = next(filter(None, map(sorted, found)), files)
+                renamed = ((self.folder / name).glob(f"{number:06d}-*.parquet") for name in (PARTS, PENDING))
+                files = next(filter(None, map(sorted, renamed)), files)
         raise ObjectSeekerError(f"{files[0]} is gone: run observe again")
 
     def _content(self, file: Path, number: int) -> bytes:

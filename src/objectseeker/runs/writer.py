@@ -246,8 +246,8 @@ def resumed_manifest(run: Run, requested: Manifest) -> Manifest:
         ObjectSeekerError: Two detectors, two datasets or two ways of observing would be mixed in one run. The message
             names each difference.
     """
-    have, wanted = len(run.manifest.images), len(requested.images)
-    grows = wanted > have
+    existing, requested_count = len(run.manifest.images), len(requested.images)
+    grows = requested_count > existing
     computes = grows or not run.complete
     differences = [*_setting_differences(run.manifest, requested), *_dataset_differences(run, requested)]
     if computes:
@@ -257,10 +257,10 @@ def resumed_manifest(run: Run, requested: Manifest) -> Manifest:
             f"{run.folder} holds another run ({'; '.join(differences)}): use the settings it was started with, or "
             "another folder"
         )
-    if wanted < have:
+    if requested_count < existing:
         raise ObjectSeekerError(
-            f"{run.folder} is a run of {have:,} images, and {wanted:,} are fewer: a run can only grow, so request as "
-            "many or more, or use another folder"
+            f"{run.folder} is a run of {existing:,} images, and {requested_count:,} are fewer: a run can only "
+            "grow, so request as many or more, or use another folder"
         )
     if (path := first_changed_image(run, requested.images)) is not None:
         raise ObjectSeekerError(
