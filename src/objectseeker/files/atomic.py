@@ -1,4 +1,4 @@
-"""Atomic writes: the one writer of every file this package leaves behind."""
+"""Atomic writes, the one writer of every file this package leaves behind, and locks on folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from objectseeker.errors import ObjectSeekerError
 
@@ -38,6 +38,18 @@ def save_text(file: Path, text: str) -> None:
 def save_json(file: Path, content: Any) -> None:
     """Write a JSON file atomically."""
     save_text(file, json.dumps(content, indent=1) + "\n")
+
+
+def lock_file(stream: IO[Any], folder: Path) -> None:
+    """Lock a file against other writers of the folder; the system unlocks it when the process ends."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system: nothing keeps two writers apart there
+        return
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ObjectSeekerError(f"another process is writing {folder}: wait for it or use another folder") from None
 
 
 def _sync_folder(folder: Path) -> None:

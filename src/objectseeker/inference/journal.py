@@ -21,6 +21,7 @@ import numpy as np
 
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.atomic import lock_file
 
 FILE = "progress.jsonl"
 FORMAT = 1
@@ -124,7 +125,7 @@ def open_journal(folder: Path, settings: Mapping[str, Any]) -> Iterator[Progress
             reader = stack.enter_context(file.open("rb"))
         except OSError as error:
             raise ObjectSeekerError(f"cannot write {file}: {error.strerror}") from None
-        _lock(writer, folder)
+        lock_file(writer, folder)
         journal = ProgressJournal(file, reader, writer)
         journal.write_header(settings)
         yield journal
@@ -156,15 +157,3 @@ def _parse_line(raw: bytes) -> dict[str, Any] | None:
         return None
     content: dict[str, Any] = json.loads(b"{" + match[2])
     return content
-
-
-def _lock(stream: FileIO, folder: Path) -> None:
-    """Lock the file; the system releases it when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system: nothing keeps two writers apart there
-        return
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ObjectSeekerError(f"another process is writing {folder}: wait for it or use another folder") from None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from objectseeker.datasets import DatasetImage
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.atomic import PARTIAL_SUFFIX, write_atomic
+from objectseeker.files.atomic import PARTIAL_SUFFIX, lock_file, write_atomic
 from objectseeker.files.images import ImageUnavailableError, hash_of
 from objectseeker.files.remote import Url
 from objectseeker.runs.manifest import GROWN_INDEX, INDEX, Manifest, ObservationSettings, encode_manifest
@@ -201,7 +201,7 @@ def _reopen_incomplete_parts(run: Run) -> Run:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. The system releases it when the process ends, however it ends."""
+    """Hold the folder's lock."""
     try:
         _require_run_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -209,15 +209,7 @@ def _locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ObjectSeekerError(f"cannot write into {folder}: {error.strerror}") from None
     with file:
-        try:
-            import fcntl
-        except ImportError:  # not a POSIX system: nothing keeps two writers apart there
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ObjectSeekerError(f"another process is writing {folder}: wait for it or use another folder") from None
+        lock_file(file, folder)
         yield
 
 
