@@ -27,7 +27,7 @@ def test_own_names_and_odd_annotations_get_through(tmp_path):
     assert "the detector knows none of the dataset's classes" in done.stderr
     arguments = ["observe", "coco:truth.json:photos", *detector, "--class-map", "hell=bright", "--out", "run"]
     assert "strict" not in run(tmp_path, *arguments).stdout
-    assert "1 box" in run(tmp_path, *arguments).stderr
+    assert "boxes without area skipped: 1" in run(tmp_path, *arguments).stderr
     assert run(tmp_path, *arguments, "--strict", code=2).stderr.startswith("error: ")
     done = run(
         tmp_path, "observe", "coco:truth.json:photos", *detector, "--class-map", "hell=dark", "--out", "x", code=2

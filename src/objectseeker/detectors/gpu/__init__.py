@@ -51,7 +51,7 @@ class RawNetwork(Protocol):
 
     @property
     def receptive_fields(self) -> tuple[ReceptiveField, ...]:
-        """What a cell behind each of the stages sees, on the output of the one before."""
+        """Return the input region of an output cell of each stage, measured on the previous stage's output."""
 
     def stage(self, number: int, features: Tensor) -> Tensor:
         """Run one of the first stages; the features of the first are images N x 3 x H x W."""
@@ -116,14 +116,14 @@ def top_k(score: Tensor, number: Tensor, floor: float, count: int) -> tuple[Tens
 
 
 def suppress(boxes: Tensor, label: Tensor, valid: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Suppress boxes V x K x 4 of the same label greedily, best first; return what stays and which views converged.
+    """Suppress boxes of the same label greedily, best first; return what stays and which views converged.
 
-    `valid` V x K marks the boxes. The result is that of `raw_boxes.nms` view by view: the overlap is computed in double
-    precision with the same operations. A box stays if no better box that stays is its rival. Starting from "all stay"
-    and applying that rule to all boxes at once, after n rounds the first n boxes are right, so the answer is where
-    nothing changes any more, and there is only one such place. Chains are short, so that takes few rounds. An attacker
-    can draw a longer one: whether a view has converged is decided for each separately, so that nothing about a view
-    depends on what another shows.
+    `boxes` are V x K x 4; `valid` V x K marks those that count. The result is that of `raw_boxes.nms` view by view: the
+    overlap is computed in double precision with the same operations. A box stays if no better box that stays is its
+    rival. Starting from "all stay" and applying that rule to all boxes at once, after n rounds the first n boxes are
+    right, so the answer is where nothing changes any more, and there is only one such place. Chains are short, so that
+    takes few rounds. An attacker can draw a longer one: whether a view has converged is decided for each separately, so
+    that nothing about a view depends on what another shows.
     """
     x1, y1, x2, y2 = boxes.double().unbind(-1)
     width = torch.minimum(x2[:, :, None], x2[:, None]) - torch.maximum(x1[:, :, None], x1[:, None])
@@ -151,7 +151,7 @@ NO_BOX = -2.0  # the score of a candidate that is not a box; others are suppress
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class DeviceViews:
-    """Engine that runs the views of one image through `network` on `device`, at most `batch_size` at a time.
+    """Engine that runs the views of one image on `device`, at most `batch_size` at a time.
 
     Every view keeps its `candidates` best-scored boxes for suppression, with scores of at least `floor`. On a GPU
     graphs are recorded, in which groups of views run concurrently; with `compiled`, torch compiles the network for

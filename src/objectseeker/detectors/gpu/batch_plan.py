@@ -67,7 +67,7 @@ class FeatureLevel(NamedTuple):
 
 
 class WindowBatch(NamedTuple):
-    """Windows of one size, of the level below or of the network input; `strips` describes the rows of `table`."""
+    """Windows of one size, of the level below or of the network input; `strips` explains `table`."""
 
     size: Size
     table: Ints
@@ -217,7 +217,7 @@ def plan_batches(
 
 
 def split(program: BatchPlan, tables: Tensor) -> tuple[list[list[Tensor]], list[Tensor]]:
-    """Split the numbers of a plan into the tables of the batches of every shared stage, and of every group."""
+    """Split the numbers of a plan into tables: those of every shared stage, then of every group."""
     early = [[(count, 7 if number else 6) for _, count in shapes] for number, shapes in enumerate(program.batches)]
     late = [(group.views, program.columns) for group in program.groups]
     shapes = [shape for stage in early for shape in stage] + late
