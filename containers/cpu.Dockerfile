@@ -1,6 +1,6 @@
 # objectseeker serve on a CPU. In the root of a clone:
 #   docker build -f containers/cpu.Dockerfile -t objectseeker:cpu .
-# docs/serve.md shows how to run it: as an unprivileged user, on a read-only file system.
+# docs/guides/serve.md shows how to run it: as an unprivileged user, on a read-only file system.
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./

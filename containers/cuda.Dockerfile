@@ -1,6 +1,6 @@
 # objectseeker serve on a GPU. In the root of a clone:
 #   docker build -f containers/cuda.Dockerfile -t objectseeker:cuda .
-# PyTorch brings its own CUDA libraries; the driver is the host's (NVIDIA Container Toolkit). docs/serve.md shows how to
+# PyTorch brings its own CUDA libraries; the driver is the host's (NVIDIA Container Toolkit). docs/guides/serve.md shows how to
 # run it.
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /build

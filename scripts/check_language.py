@@ -1,7 +1,7 @@
 """Check that code, web pages and documentation use the field's words, in plain American English.
 
     python scripts/check_language.py
-    python scripts/check_language.py src/objectseeker/serve docs/serve.md
+    python scripts/check_language.py src/objectseeker/serve docs/guides/serve.md
 
 Prints `FILE:LINE: PHRASE -> SUGGESTION` for every banned phrase or old identifier and for every docstring of src that
 does not open with one sentence of at most 100 characters. Exits with 1 if it finds any. Phrases are found across line

@@ -7,7 +7,7 @@ For every project that is installed FOLDER gets NAME-WIDTHxHEIGHT.onnx at two in
 image of that very size (so that how images are resized plays no part) and the boxes, scores and labels that the
 project's own post-processing gives for it, from its own model in its own framework. The projects need versions of
 their own: run this in one environment for each, all into the same folder. NanoDet has no package: put its
-repository on PYTHONPATH. What was installed for each is in docs/detectors.md.
+repository on PYTHONPATH. What was installed for each is in docs/reference/detectors.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command import run
 
-NOTEBOOK = Path(__file__).parent.parent / "docs" / "runs.ipynb"
+NOTEBOOK = Path(__file__).parent.parent / "docs" / "start" / "runs.ipynb"
 
 
 @pytest.fixture(scope="module")

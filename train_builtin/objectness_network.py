@@ -77,7 +77,7 @@ class ObjectnessNetwork(nn.Module):
 class FeatureExtractor(nn.Module):
     """The network as it is exported: RGB 0..255, float N3HW -> clipped logits of the classes, background omitted.
 
-    The defense never asks how much a position looks like background (docs/detectorguard.md says why).
+    The defense never asks how much a position looks like background (docs/concepts/detectorguard.md says why).
     """
 
     def __init__(self, network: ObjectnessNetwork) -> None:

@@ -34,14 +34,14 @@ MOST_VIEWS = 65_536  # of a batch; an image has fewer
 FILE_KINDS = ("onnx", "ultralytics", "transformers")  # what follows the colon is, or may be, a file or folder
 
 # For any detector: the evidence rule at round values that lose about a point of AP at most on VOC and COCO images
-# (docs/reproduce.md).
+# (docs/results/paper.md).
 DEFAULT_SCHEDULE = ThresholdSchedule(alpha=0.35, beta=0.25, evidence_alpha=0.2, evidence_beta=0.15)
 DEFAULT_RULE = DEFAULT_SCHEDULE.rule(Rule(edge_factor=0.7), 0.5)
 
 # For the built-in detector: round values that certify much for at most a point of AP on VOC and COCO images that it was
 # not trained on, with half masks, and with about 30 passes for squares of up to 1 % of the image
-# (docs/builtin-detector.md).
-# Video: where a frame shows an eighth of the masks, one view must decide nearly alone, and may (docs/video.md).
+# (docs/reference/builtin-detector.md).
+# Video: where a frame shows an eighth of the masks, one view must decide nearly alone, and may (docs/guides/video.md).
 BUILTIN_SCHEDULE = ThresholdSchedule(alpha=0.4, beta=0.35, evidence_alpha=0.15, evidence_beta=0.05)
 BUILTIN_RULE = BUILTIN_SCHEDULE.rule(Rule(edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7), 0.2)
 FAST_SCHEDULE = ThresholdSchedule(alpha=0.35, beta=0.2, evidence_alpha=0.15, evidence_beta=0.0)

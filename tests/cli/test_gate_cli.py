@@ -633,7 +633,7 @@ def test_hidden_bytes_are_rejected(bundle, tmp_path):
 
 def commands_in_docs():
     """The commands of each example for a build server."""
-    text = (Path(__file__).parents[2] / "docs" / "gate.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "gate.md").read_text(encoding="utf-8")
     for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
         yield [
             line.strip().removeprefix("- run: ").removeprefix("- ") for line in re.findall(r".*objectseeker .*", block)
@@ -665,6 +665,6 @@ def test_the_examples_for_build_servers_run_as_they_stand(workplace, tmp_path):
 
 
 def test_the_policies_of_the_guide_are_policies():
-    text = (Path(__file__).parents[2] / "docs" / "gate.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "gate.md").read_text(encoding="utf-8")
     policies = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert [len(parse_policy(policy).requirements) for policy in policies] == [4, 7]

@@ -1,4 +1,4 @@
-"""docs/training.md as a new user would follow it: every block of Python, in order, as it stands."""
+"""docs/guides/train-with-masks.md as a new user would follow it: every block of Python, in order, as it stands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from objectseeker.errors import ObjectSeekerError
 
-PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "train-with-masks.md"
 
 
 def blocks() -> list[str]:

@@ -65,7 +65,8 @@ def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
     """Cluster number of every box: connected components of `neighbors` among boxes of equal label.
 
     This is DBSCAN with min_samples = 1. Clusters are numbered in the order of their first box. Memory is linear in the
-    number of boxes; time is quadratic at worst, where boxes overlap without being neighbors (docs/guarantee.md).
+    number of boxes; time is quadratic at worst, where boxes overlap without being neighbors
+    (docs/concepts/guarantee.md).
     """
     number = np.full(len(boxes), -1, np.int64)
     count = 0

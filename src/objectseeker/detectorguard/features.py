@@ -61,7 +61,7 @@ class ObjectnessFeatures:
         path = Path(path)
         if path == NETWORK and not path.is_file():
             raise ObjectSeekerError(
-                f"no objectness network: got {path}. Train one as docs/detectorguard.md says, and name its file."
+                f"no objectness network: got {path}. Name the file of one (docs/concepts/detectorguard.md)."
             )
         if min(input_size) < MIN_INPUT_SIZE:
             raise ObjectSeekerError(

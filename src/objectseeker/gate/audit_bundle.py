@@ -335,7 +335,7 @@ def assurance_statement(gate: GateResult) -> dict[str, Any]:
 
 
 def _assumptions(gate: GateResult) -> list[dict[str, str]]:
-    """The assumptions of docs/guarantee.md, in their order."""
+    """The assumptions of docs/concepts/guarantee.md, in their order."""
     run = gate.inputs["run"]
     checks = [result.reason for result in gate.results if result.requirement.metric == "detector_check"]
     check = checks[0] if checks else "the policy does not require objectseeker check"

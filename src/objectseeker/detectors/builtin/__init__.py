@@ -24,9 +24,9 @@ HALF_SUFFIX = "_h"  # of a weight stored as float16; the float32 weight behind a
 
 # Fit "max-area" shows an image as large as the pixels of the square allow. If a detector's best class for a box is
 # wrong, the second one is often right. Together that is 2.4 points of AP; slightly earlier suppression than usual is
-# 0.2 (docs/builtin-detector.md).
+# 0.2 (docs/reference/builtin-detector.md).
 LAYOUT = "decoded,fit=max-area,every_class=yes,nms=0.55"
-# Cropped views are as good as filled ones and take 1.7 times less time on a CPU (docs/speed.md).
+# Cropped views are as good as filled ones and take 1.7 times less time on a CPU (docs/concepts/performance.md).
 DEFAULT_OPTIONS: dict[str, Any] = {"layout": LAYOUT, "input_size": 416, "mask_mode": "crop"}
 
 
