@@ -35,7 +35,7 @@ def shown(parts) -> str:
 
 def test_class_names_are_shown_as_they_are_and_obeyed_by_nothing(evaluation):
     slices = measure_slices(evaluation.tally, NO_TAGS, ["class"], EVIDENCE.threat)
-    printed = shown(evaluation_tables.for_terminal(evaluation, slices=slices))
+    printed = shown(evaluation_tables.render_terminal(evaluation, slices=slices))
     assert "[/foo]" in printed
     assert "=1+1 | <b>\\x1b[31m\\n" in printed
     assert "\x1b" not in printed
@@ -57,8 +57,8 @@ def test_undefended_is_next_to_defended_with_intervals_and_definitions_on_reques
     share = evaluation.defended.certified_recall()["far"]
     assert rows["certified far"]["defended"] == f"{share:.1f} ({interval.low:.1f} to {interval.high:.1f})"
     assert rows["certified far"]["undefended"] == ""
-    short = evaluation_tables.for_terminal(evaluation)
-    explained = evaluation_tables.for_terminal(evaluation, explained=True)
+    short = evaluation_tables.render_terminal(evaluation)
+    explained = evaluation_tables.render_terminal(evaluation, explained=True)
     told = " ".join(line for line in explained if isinstance(line, str))
     for words in ("filter_ioa=0.6", "edge_factor=0.8", "cluster_distance=0.1", "clean recall: ", "false alerts: "):
         assert words in told
@@ -87,7 +87,7 @@ def under_attack():
 
 def test_what_an_attack_did_is_shown_by_kind_and_side_by_side(evaluation, tmp_path):
     attacked = under_attack()
-    printed = shown(evaluation_tables.for_terminal(evaluation, attacked)).splitlines()
+    printed = shown(evaluation_tables.render_terminal(evaluation, attacked)).splitlines()
     lines = [" ".join(line.split()) for line in printed]
     assert "misclassified 1 of 3: 33% (6% to 79%) 0 of 3: 0% (0% to 56%)" in lines
     assert "disappeared 2 of 3: 67% (21% to 94%) 1 of 3: 33% (6% to 79%)" in lines

@@ -40,7 +40,7 @@ def observations(images):
 def check_against_prune(images, chosen, classwise, floor=None):
     chosen = chosen.with_rule(classwise=classwise)
     rules = [chosen.on_curve(float(score)) for score in BASE_THRESHOLDS]
-    candidates = find_candidates(observations(images), rules[0], chosen.floor if floor is None else floor)
+    candidates = find_candidates(observations(images), rules[0], chosen.min_mask_score if floor is None else floor)
     different = 0
     for rule, added in zip(rules, replay_pruning(candidates, rules), strict=True):
         for number, observed in enumerate(images):
@@ -67,8 +67,8 @@ def test_replay_is_prune_on_larger_images_and_from_a_lower_floor(chosen, classwi
 def test_a_base_box_explains_up_to_its_own_score():
     images = run(11, count=5, generous=1.0)
     candidates = find_candidates(observations(images), Rule(), 0.0)
-    assert (candidates.explained < candidates.boxes.detections.score).all()
-    assert (candidates.explained >= 0).any()
+    assert (candidates.filtering < candidates.boxes.detections.score).all()
+    assert (candidates.filtering >= 0).any()
 
 
 def test_rules_that_the_candidates_were_not_found_for_are_refused():

@@ -53,7 +53,7 @@ def test_the_loss_is_kept_and_the_floor_respected(tuning):
     assert set(tuning.rules) == {"paper", "evidence"}
     for tuned in tuning.rules.values():
         assert tuned.search_split.ap_loss <= MOST_LOSS
-    assert all(trial.settings.floor >= FLOOR for trial in tuning.trials)
+    assert all(trial.settings.min_mask_score >= FLOOR for trial in tuning.trials)
     assert len({trial.settings for trial in tuning.trials}) == len(tuning.trials)
 
 
@@ -234,7 +234,7 @@ def test_grid_and_moves_stay_within_their_limits(kind):
     assert {start.threshold_schedule.evidence_alpha is None for start in starts} == {kind == "paper"}
     for start in starts:
         for one in (start, *moves(start, 0.1, 0.3)):
-            assert one.floor >= 0.3
+            assert one.min_mask_score >= 0.3
             if one.threshold_schedule.evidence_alpha is not None:
                 assert one.threshold_schedule.evidence_alpha <= one.threshold_schedule.alpha
                 assert one.threshold_schedule.evidence_beta <= one.threshold_schedule.beta

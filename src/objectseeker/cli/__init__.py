@@ -1,4 +1,4 @@
-"""The command line: reads options, calls the package, prints. One file for every verb; shared files begin with _."""
+"""The command line: parse, call, print. One file per verb; names of shared files begin with _."""
 
 from __future__ import annotations
 

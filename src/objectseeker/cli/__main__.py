@@ -1,4 +1,4 @@
-"""python -m objectseeker.cli"""
+"""Run the command line as a module: python -m objectseeker.cli."""
 
 from objectseeker.cli import main
 

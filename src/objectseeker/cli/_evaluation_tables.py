@@ -1,4 +1,4 @@
-"""What `evaluate` prints and saves: metrics next to each other, with intervals; classes and slices on request."""
+"""Tables of `evaluate`: metrics with intervals; classes and slices on request."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def class_rows(found: Evaluation) -> list[dict[str, str]]:
 
 
 def caveats(found: Evaluation) -> list[str]:
-    """What a reader of the metrics must know."""
+    """Return the limits of the metrics that a reader must know."""
     lines = [*found.caveats]
     if found.defended.vacuous_far:
         lines.append(
@@ -73,7 +73,7 @@ def caveats(found: Evaluation) -> list[str]:
 
 
 def title_of(found: Evaluation) -> str:
-    """What was measured, and on how many images."""
+    """Return protocol, operating point and number of images."""
     where = describe_operating_point(found.settings)
     return f"{found.settings.protocol()}, {where}: {found.images:,} images, {found.objects:,} objects; 95 % intervals"
 
@@ -128,10 +128,10 @@ def slices_in_markdown(slices: Sequence[SliceMetrics]) -> str:
     return f"{to_markdown(slice_table(slices))}\n\n{lines}" if slices else ""
 
 
-def for_terminal(
+def render_terminal(
     found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceMetrics] = (), *, explained: bool = False
 ) -> list[Any]:
-    """What `evaluate` prints."""
+    """Return the parts of the output of `evaluate`: tables and lines."""
     return [
         terminal_table(title_of(found), found.rows()),
         *caveats(found),
@@ -160,7 +160,7 @@ def effects_for_terminal(effects: Mapping[str, Any]) -> list[Any]:
 
 
 def effect_rows(effects: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the effects on the attacked objects, and the fabricated boxes: one row per detector, with intervals."""
+    """Return effects on attacked objects and fabricated boxes, with intervals: one row per detector."""
     rows = []
     for system in ("undefended", "defended"):
         of = effects[system]
@@ -188,7 +188,7 @@ def format_rate(rate: Mapping[str, Any]) -> str:
 
 
 def recall_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return recall between its bounds, certified and under attack: one row per detector, with 95 % intervals."""
+    """Return recall, certified and under attack, with 95 % intervals: one row per detector."""
     return [
         {
             "detector": detector,
@@ -212,7 +212,7 @@ def as_json(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[Sl
 
 
 def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceMetrics] = ()) -> None:
-    """Write evaluation.json with everything, evaluation.csv by class, slices.csv by slice, evaluation.md to paste."""
+    """Write evaluation.json (everything), evaluation.csv (classes), slices.csv and evaluation.md."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / "evaluation.json", as_json(found, attacked, slices))
     save_text(out / "evaluation.csv", to_csv(class_rows(found)))

@@ -1,6 +1,6 @@
-"""How the program ends: whatever happens becomes one sentence and an exit code, never a traceback.
+"""Exit codes: every failure becomes a one-line message and an exit code, never a traceback.
 
-2: what the user can mend. 70: a fault of this package. 130: Ctrl-C.
+2: an error that the user can mend. 70: an internal error. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     except Interrupted as pressed:
         errors.print(escape(f"Stopped by Ctrl-C. {str(pressed) or 'Files that were finished are kept.'}"))
         _exit_now(INTERRUPTED)
-    except BrokenPipeError:  # whoever reads the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         _exit_now(1)
     except ObjectSeekerError as error:
         fail(str(error))
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _first_interrupt(signum: int, frame: Any) -> NoReturn:
-    """Ctrl-C: stop in order. Whoever presses it again does not want to wait for that."""
+    """Shut down gracefully at Ctrl-C; at a second Ctrl-C at once."""
     signal.signal(signal.SIGINT, _second_interrupt)
     raise KeyboardInterrupt
 
@@ -65,7 +65,7 @@ def _second_interrupt(signum: int, frame: Any) -> NoReturn:
 
 
 def _exit_now(code: int) -> NoReturn:
-    """Exit without a second complaint about output that nobody takes: Python would flush it again."""
+    """Exit without a second error about closed output: Python would flush it again."""
     try:
         sys.stdout.flush()
     except (OSError, AttributeError):

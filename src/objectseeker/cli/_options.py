@@ -251,7 +251,7 @@ def parse_operating_point(text: str | None) -> dict[str, Any]:
 def defense_and_settings(
     run: Run, defense: RunDefenseOptions, threat: ThreatModelOptions, operating_point: str | None
 ) -> tuple[Defense, EvaluationSettings]:
-    """Return the defense to measure on a run, and how: the threat, and the operating point (by default its own)."""
+    """Return the defense to measure on a run, the threat, and the operating point (default: its own)."""
     from objectseeker.metrics.evaluation import settings_for
 
     chosen = defense.build(run)
@@ -260,7 +260,7 @@ def defense_and_settings(
 
 
 def tags_and_slices(run: Run, file: Path | None, slices: list[str] | None) -> tuple[ImageTags, list[str]]:
-    """The tags of a run's images and the slices asked for, each of which is there; a file alone asks for all of it."""
+    """Return the tags of a run's images and the requested slices; without --by all of the file."""
     from objectseeker.metrics.slices import NO_TAGS, require_slices, tags_of_run
 
     tags = NO_TAGS if file is None else tags_of_run(file, run)
@@ -305,9 +305,9 @@ def open_run(folder: Path) -> Run:
     if not run.complete:
         warn(f"{folder} is unfinished: {run.finished} of {len(run.manifest.images)} images are used")
     for image in run.broken:
-        warn(f"left out: {image.reason}")
+        warn(f"skipped: {image.reason}")
     if run.manifest.unmatched_classes:
-        warn(f"classes left out because the detector does not know them: {', '.join(run.manifest.unmatched_classes)}")
+        warn(f"classes skipped because the detector does not know them: {', '.join(run.manifest.unmatched_classes)}")
     return run
 
 

@@ -1,4 +1,4 @@
-"""objectseeker attack"""
+"""The verb attack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""objectseeker detect"""
+"""The verb detect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""objectseeker evaluate"""
+"""The verb evaluate."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def evaluate(
         bool, typer.Option("--detectorguard", help="Compare with DetectorGuard.", rich_help_panel="Advanced")
     ] = False,
 ) -> None:
-    """Measure clean AP and certified recall of a run, with 95 % confidence intervals; compare several runs.
+    """Measure clean AP and certified recall of a run, with intervals; compare several runs.
 
     Everything is measured at the defense's own base threshold, as detect applies it, or with --operating-point
     elsewhere on its curve. Of several runs, each is compared with the first, image by image where they hold the same
@@ -136,7 +136,7 @@ def evaluate(
         of_tracks = {} if certificates is None else {"track_certificates": certificates.to_dict()}
         print_json(tables.as_json(found, under_attack, rows) | of_tracks)
         return
-    _print(tables.for_terminal(found, under_attack, rows, explained=explain))
+    _print(tables.render_terminal(found, under_attack, rows, explained=explain))
     _print([] if certificates is None else render_tracks(certificates))
     named = "" if defense.defense is None else f" --defense {escape(str(defense.defense))}"
     stdout_console.print(f"Next: objectseeker report {escape(str(runs[0]))}{named}")
@@ -151,7 +151,7 @@ def _compare(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure several runs alike, or each under rules tuned on its own halves, and print their differences."""
+    """Print the differences of several runs, under the same rule or under cross-tuned rules."""
     from objectseeker.files.atomic import save_json, save_text
     from objectseeker.metrics.comparison import compare
     from objectseeker.text import to_csv
@@ -174,7 +174,7 @@ def _compare(
 
 
 def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path, as_json: bool) -> None:
-    """Write the certificates of every object; without annotations those of the output boxes, and say how many."""
+    """Write the certificates of every object, or without annotations of every output box."""
     from objectseeker.core.threats import PATCH_LOCATIONS
     from objectseeker.files.atomic import save_json, save_text
     from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, certify_run

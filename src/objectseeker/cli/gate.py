@@ -1,4 +1,4 @@
-"""objectseeker gate"""
+"""The verb gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""objectseeker report"""
+"""The verb report."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def report(
 ) -> None:
     """Write an interactive report of a run: one HTML file that needs no network.
 
-    It shows what is certified, and where a patch could still win. Its sliders start at the patch size, aspect ratio and
-    certification threshold given here. By default it shows the rule at its own base threshold; --operating-point
-    chooses another one. --baseline shows what was gained and lost since another run of
-    the same images, or another defense of this one. Without annotations the objects are the boxes that the defended
+    It shows every certificate, and the positions where a patch could still hide an object. Its sliders start at the
+    patch size, aspect ratio and certification threshold given here. By default it shows the rule at its own base
+    threshold; --operating-point chooses another one. --baseline shows what was gained and lost since another run of the
+    same images, or another defense of this one. Without annotations the objects are the boxes that the defended
     detector outputs. Sequences play, and every track shows where it is certified over time. The file contains no
     folders, user names or passwords, so you can share it.
 

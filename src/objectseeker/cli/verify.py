@@ -1,4 +1,4 @@
-"""objectseeker verify"""
+"""The verb verify."""
 
 from __future__ import annotations
 

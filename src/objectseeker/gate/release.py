@@ -93,7 +93,7 @@ def _measure(
         curves=needs_curves(policy),
     )
     if request.curves:
-        run.require_scores(lowest_masked=settings.floor)  # AP50 is measured along the whole curve of the rule
+        run.require_scores(lowest_masked=settings.min_mask_score)  # AP50 is measured along the whole curve of the rule
     return tally_images(run.images(), run.label_map, request, max_images=None, on_image=on_image).tally
 
 

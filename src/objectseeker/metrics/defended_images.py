@@ -66,7 +66,9 @@ class DefendedImageSet:
     def from_settings(
         cls, image_set: ImageSet, settings: EvaluationSettings, *, floor: float | None = None
     ) -> DefendedImageSet:
-        return cls(image_set, settings, settings.floor if floor is None else min(floor, settings.floor))
+        return cls(
+            image_set, settings, settings.min_mask_score if floor is None else min(floor, settings.min_mask_score)
+        )
 
     @cached_property
     def replay(self) -> Replay:
@@ -82,10 +84,10 @@ class DefendedImageSet:
     def mask_floor(self) -> float:
         """The lowest mask_threshold that any of the settings will use."""
         lowest = min(self.settings.rule.mask_threshold, self.settings.on_curve(0.0).mask_threshold)
-        return lowest if self.floor == self.settings.floor else self.floor
+        return lowest if self.floor == self.settings.min_mask_score else self.floor
 
     @property
-    def reach(self) -> float:
+    def max_base_threshold(self) -> float:
         """The highest base_threshold of a rule whose masked scores lie below it: those on the curve never do."""
         rule = self.settings.rule
         return rule.base_threshold if rule.min_mask_score < rule.base_threshold else 0.0
@@ -144,13 +146,17 @@ class DefendedImageSet:
 
 def _replay_evidence(images: DefendedImageSet) -> Replay:
     rule = cast("Rule", images.settings.rule)
-    return find_candidates(images.observations, rule, images.floor, reach=images.reach)
+    return find_candidates(images.observations, rule, images.floor, max_base_threshold=images.max_base_threshold)
 
 
 def _replay_iou(images: DefendedImageSet) -> Replay:
     rule = cast("IouRule", images.settings.rule)
     return find_iou_candidates(
-        images.observations, rule, images.floor, mask_floor=images.mask_floor, reach=images.reach
+        images.observations,
+        rule,
+        images.floor,
+        mask_floor=images.mask_floor,
+        max_base_threshold=images.max_base_threshold,
     )
 
 

@@ -1,4 +1,4 @@
-"""One run, one defense: what the defense costs on clean images and what it certifies, with confidence intervals.
+"""Evaluate a defense on a run: clean performance and certified recall, with confidence intervals.
 
 The images are read once, or twice where the operating point is a clean recall or an FPPI: only the curves of the first
 time tell which rule that is. Every number is a function of the tally (`objectseeker.metrics.tally`), but COCO's AP50.
@@ -47,9 +47,10 @@ PER_IMAGE = ("fppi", "spurious_per_image")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UndefendedOutcome:
-    """The undefended detector: its curve by the paper's protocol, COCO's AP50 per class, and its operating point.
+    """The undefended detector: its curve, COCO's AP50 per class, and its operating point.
 
-    `row` is where on its curve it reaches the requested clean recall or FPPI itself, or has the same base threshold.
+    The curve is that of the paper's protocol. `row` is where on its curve it reaches the requested clean recall or FPPI
+    itself, or has the same base threshold.
     """
 
     curve: Curve
@@ -79,7 +80,7 @@ class UndefendedOutcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DefendedOutcome:
-    """What a defense costs and certifies: the AP of its curve, and its operating point.
+    """The defended detector: the AP of its curve, and its operating point.
 
     The point, and everything that depends on it, is None if the curve does not reach what was requested.
     """
@@ -217,7 +218,7 @@ class Evaluation:
 
     @property
     def caveats(self) -> list[str]:
-        """What a reader of the metrics must know."""
+        """Limits of the metrics that a reader must know."""
         caveat = self.defended.caveat()
         return [] if caveat is None else [caveat]
 
@@ -301,10 +302,10 @@ def evaluate(
     processes: int | None = None,
     on_image: OnImage = lambda: None,
 ) -> Evaluation:
-    """Measure a defense on a run: clean AP, certified recall, false positives, with 95 % confidence intervals.
+    """Measure a defense on a run: clean AP, certified recall and false positives.
 
-    Without an operating point (at most one of `clean_recall`, `base_threshold` and `fppi`) everything is measured at
-    the defense's own base threshold, as `detect` applies it.
+    Metrics have 95 % confidence intervals. Without an operating point (at most one of `clean_recall`, `base_threshold`
+    and `fppi`) everything is measured at the defense's own base threshold, as `detect` applies it.
 
     Args:
         run: What `observe` or `open_run` returned.
@@ -359,7 +360,7 @@ def settings_for(
         base_floor=run.manifest.observation_settings.base_floor,
         **operating_point,
     )
-    run.require_scores(lowest_base=settings.base_threshold, lowest_masked=settings.floor)
+    run.require_scores(lowest_base=settings.base_threshold, lowest_masked=settings.min_mask_score)
     return settings
 
 
@@ -374,7 +375,7 @@ def evaluate_images(
     processes: int = 1,
     on_image: OnImage = lambda: None,
 ) -> Evaluation:
-    """Measure a defense on observed images: clean AP, certified recall, false positives, and their intervals.
+    """Measure a defense on observed images; see `evaluate`.
 
     - ap50: the paper's protocol, mean over the classes that have objects; the undefended detector gets the same
       protocol, and next to it its ordinary COCO AP50.
@@ -442,7 +443,7 @@ def evaluate_images(
 
 
 def _threats(settings: EvaluationSettings) -> dict[str, tuple[ThreatModel, ...]]:
-    """What to certify against; a joint certificate is about a single patch."""
+    """Return the threats to certify against; a joint certificate is about a single patch."""
     threat = settings.threat
     return {"threats": (threat,), "joint_threats": (threat,) if threat.count == 1 else ()}
 

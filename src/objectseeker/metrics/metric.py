@@ -83,7 +83,7 @@ def difference_interval(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> ConfidenceInterval:
-    """Return a metric of one tally minus a metric of another tally of the same images, with a paired interval.
+    """Return the difference of two metrics of the same images, with a paired interval.
 
     What the images contribute to both cancels out. The tallies must have the same images in the same order.
     """
@@ -162,7 +162,7 @@ def certified_recall(threat: ThreatModel, location: PatchLocation) -> Metric:
 
 
 def joint_certified_recall(threat: ThreatModel) -> Metric:
-    """Of all objects, those that are guaranteed to remain under any single patch: the joint certificate per image."""
+    """Return the share of objects guaranteed to remain under any single patch, by joint certificates."""
 
     def values(tally: Tally, weights: Floats) -> Floats:
         sample = SampledTally(tally, weights)

@@ -25,10 +25,10 @@ from objectseeker.metrics.image_set import BoxTable
 
 
 class Replay(Protocol):
-    """What rules that differ in their thresholds alone add to the base boxes of some images."""
+    """A function from rules to recovered boxes; the rules differ only in their thresholds."""
 
     def replay(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
-        """Yield what each rule adds to the base boxes of all images, in the order in which `prune` has them."""
+        """Yield the recovered boxes of all images under each rule, in the order of `prune`."""
         ...
 
 
@@ -46,10 +46,10 @@ class PruneEveryImage:
             )
 
 
-NO_BASE = -1.0  # the score of the base box that explains a masked box which none explains
+NO_BASE = -1.0  # the filtering score of a masked box that no base box filters
 
-# Pairs of boxes whose links are kept, a bit each: half a gigabyte. Whoever draws boxes chooses how many there are, so
-# images for which there is no room left are clustered anew at every setting: slower, and the same clusters.
+# Pairs of boxes whose links are kept, a bit each: half a gigabyte. An attacker can choose
+# how many boxes there are, so images beyond it are clustered anew at every setting: slower, and the same clusters.
 MAX_LINKS = 2**32
 
 
@@ -57,22 +57,21 @@ MAX_LINKS = 2**32
 class PruningCandidates:
     """The masked boxes that can be output at some base_threshold, image by image.
 
-    Where masked boxes only count from a score of base_threshold on, one that a base box of at least its own score
-    explains
-    is never output: most boxes of most runs end here. A rule whose masked scores lie below its base_threshold also
-    needs
-    those that are explained by base boxes of lower scores alone: `reach` is the highest base_threshold of such a rule.
+    If masked boxes need a score of at least base_threshold, one that a base box of at least its own score filters is
+    never output: most boxes of most runs end here. A rule whose mask scores are below its base_threshold also needs
+    those that only base boxes of lower scores filter: `max_base_threshold` is the highest base_threshold of such a
+    rule.
     """
 
     boxes: BoxTable  # scores after the edge factor
     mask_of: Ints
     masks: Ints  # how many masks the image of each box has
-    explained: Floats  # the highest score of a base box that explains the box
+    filtering: Floats  # the highest score of a base box that filters the box
     linked: list[list[int] | None]  # of each image: its boxes' neighbors, bit i being its i-th candidate, if kept
     first: list[int]  # each image's first candidate, and the end of the last image
     rule: Rule  # its candidate_settings hold for the candidates; scores and power are free
-    floor: float  # the lowest masked score that was looked at
-    reach: float
+    floor: float  # the lowest masked score that is considered
+    max_base_threshold: float
 
     def replay(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
         return replay_pruning(self, rules)
@@ -83,28 +82,28 @@ def find_candidates(
     rule: Rule,
     floor: float,
     *,
-    reach: float = 0.0,
+    max_base_threshold: float = 0.0,
     among: Sequence[Bools] | None = None,
 ) -> PruningCandidates:
-    """What every rule with the `candidate_key` of `rule` needs, for masked scores from `floor` on.
+    """Find the candidates of all rules with `rule.candidate_key` and masked scores of at least `floor`.
 
-    `among` tells which masked boxes of each observation are looked at, if not all.
+    `among` selects the masked boxes of each observation to consider; by default all.
     """
     kept: list[Ints] = []
     boxes: list[Detections] = []
-    explained: list[Floats] = []
+    filtering: list[Floats] = []
     linked: list[list[int] | None] = []
     room = MAX_LINKS
     for number, observation in enumerate(observations):
         score, masked = rule.discounted_scores(observation), observation.all_masked
-        looked_at = score >= floor
-        index = np.flatnonzero(looked_at if among is None else looked_at & among[number])
+        considered = score >= floor
+        index = np.flatnonzero(considered if among is None else considered & among[number])
         best = filtering_score(rule, masked[index], observation.base)
-        possible = best < np.maximum(score[index], reach)
+        possible = best < np.maximum(score[index], max_base_threshold)
         index = index[possible]
         kept.append(index)
         boxes.append(Detections._checked(masked.xyxy[index], score[index], masked.label[index]))
-        explained.append(best[possible])
+        filtering.append(best[possible])
         links = len(index) ** 2
         linked.append(neighbors_as_bits(rule, boxes[-1]) if links <= room else None)
         room -= links if links <= room else 0
@@ -113,21 +112,20 @@ def find_candidates(
         boxes=BoxTable.concatenate(boxes),
         mask_of=np.concatenate([seen.mask_index[index] for seen, index in zip(observations, kept, strict=True)]),
         masks=np.repeat([len(seen.masks) for seen in observations], counts),
-        explained=np.concatenate(explained),
+        filtering=np.concatenate(filtering),
         linked=linked,
         first=[0, *np.cumsum(counts).tolist()],
         rule=rule,
         floor=floor,
-        reach=reach,
+        max_base_threshold=max_base_threshold,
     )
 
 
 def filtering_score(rule: Rule, masked: Detections, base: Detections) -> Floats:
-    """For every masked box the highest score of a base box that explains it: it is filtered up to that
-    base_threshold."""
+    """Return for every masked box the highest base threshold at which a base box filters it."""
     best = np.full(len(masked), NO_BASE)
     for left, rest in _groups(rule, masked.label, base.label):
-        # The best base boxes come first: what one of them explains is not held against the others.
+        # The best base boxes come first: what one of them filters is not compared with the others.
         rest = rest[np.argsort(-base.score[rest], kind="stable")]
         while len(left) and len(rest):
             first = next(row_blocks(len(rest), len(left)))
@@ -157,7 +155,7 @@ def as_bits(flags: Bools) -> list[int]:
 
 
 def _groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Where the labels that occur in both `a` and `b` stand in each: far fewer pairs of boxes than all with all."""
+    """Yield, per label in both `a` and `b`, its indices in each: far fewer pairs than all with all."""
     if not rule.classwise:
         a, b = np.zeros_like(a), np.zeros_like(b)
     for label in np.intersect1d(a, b):
@@ -165,7 +163,7 @@ def _groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 
 def replay_pruning(candidates: PruningCandidates, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
-    """What each rule adds to the base boxes: the hulls of all images, in the order in which `prune` has them."""
+    """Yield the recovered boxes of all images under each rule, in the order of `prune`."""
     boxes = candidates.boxes
     score = boxes.detections.score
     cluster = np.zeros(len(boxes), np.int64)  # of the boxes alive: the first box of the cluster
@@ -173,7 +171,7 @@ def replay_pruning(candidates: PruningCandidates, rules: Iterable[PruningRule]) 
     for rule in rules:
         _check(rule, candidates)
         evidence = rule.evidence(score)
-        alive = (evidence > 0) & (candidates.explained < rule.base_threshold)
+        alive = (evidence > 0) & (candidates.filtering < rule.base_threshold)
         for image in np.unique(boxes.image[alive != before]).tolist():
             start, end = candidates.first[image : image + 2]
             members = np.flatnonzero(alive[start:end])
@@ -214,7 +212,8 @@ def _clusters(rule: PruningRule, boxes: Detections) -> Ints:
 
 
 def _enough(cluster: Ints, mask_of: Ints, masks: Ints, evidence: Floats) -> Ints:
-    """Which boxes lie in a cluster that is output. (By number of masks: a sum rounds differently with more terms.)"""
+    """Return the boxes whose cluster is output."""
+    # By number of masks: a sum rounds differently with more terms.
     output = np.zeros(len(cluster), np.bool_)
     for many in np.unique(masks):
         rows = np.flatnonzero(masks == many)
@@ -228,7 +227,7 @@ def _check(rule: PruningRule, candidates: PruningCandidates) -> None:
     for name, value in candidates.rule.candidate_key.items():
         if given.get(name) != value:
             raise ObjectSeekerError(f"the candidates were found for {name}={value!r}, not {given.get(name)!r}")
-    needed = max(candidates.floor, rule.base_threshold if rule.base_threshold > candidates.reach else 0.0)
+    needed = max(candidates.floor, rule.base_threshold if rule.base_threshold > candidates.max_base_threshold else 0.0)
     if rule.min_mask_score < needed:
         raise ObjectSeekerError(
             f"masked boxes must count from a score of {needed!r} on, not from {rule.min_mask_score!r}"
@@ -269,7 +268,12 @@ class IouCandidates:
 
 
 def find_iou_candidates(
-    observations: Sequence[Observation], rule: IouRule, floor: float, *, mask_floor: float, reach: float = 0.0
+    observations: Sequence[Observation],
+    rule: IouRule,
+    floor: float,
+    *,
+    mask_floor: float,
+    max_base_threshold: float = 0.0,
 ) -> IouCandidates:
     """Find the candidates of the IoU variant; clear boxes with scores of at least `mask_floor` count."""
     clear = [non_overlapping(seen.all_masked.xyxy, seen.mask_index, seen.masks) for seen in observations]
@@ -281,7 +285,7 @@ def find_iou_candidates(
     for seen, flags in zip(observations, clear, strict=True):
         boxes = seen.all_masked[flags].with_min_score(mask_floor)
         best = _repeating_score(rule, boxes, seen.base)
-        kept = best < np.maximum(boxes.score, reach)  # as in `Candidates`
+        kept = best < np.maximum(boxes.score, max_base_threshold)  # as in `Candidates`
         boxes = boxes[kept]
         order = np.argsort(-boxes.score, kind="stable")
         parts.append(boxes)
@@ -296,7 +300,9 @@ def find_iou_candidates(
         by_score=by_score,
         same=same,
         first=[0, *np.cumsum([len(boxes) for boxes in parts]).tolist()],
-        others=find_candidates(observations, rule.ioa_rule, floor, reach=reach, among=[~flags for flags in clear]),
+        others=find_candidates(
+            observations, rule.ioa_rule, floor, max_base_threshold=max_base_threshold, among=[~flags for flags in clear]
+        ),
         rule=rule,
     )
 

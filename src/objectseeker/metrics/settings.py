@@ -1,4 +1,4 @@
-"""What one evaluation is run with."""
+"""Settings of an evaluation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from objectseeker.core.threats import ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 
-# The settings a curve is made of. A run keeps base boxes from a floor on (.01 unless told otherwise): below it every
-# base_threshold gives the same boxes.
+# The settings a curve is made of. A run stores base boxes with scores of at least its floor (.01 by default): below
+# it every base_threshold gives the same boxes.
 BASE_THRESHOLDS: Floats = np.arange(100) / 100
 BASE_THRESHOLDS.setflags(write=False)
 
@@ -27,9 +27,9 @@ class EvaluationSettings:
     """A rule, how its scores follow base_threshold, what it is certified against, and where on its curve.
 
     The operating point is where the defended detector reaches `clean_recall` (the r of CertR@r, a fraction), or at
-    `base_threshold`, or at the smallest base_threshold from which on it gives at most `fppi` wrong boxes an image; with
-    none of these it is the rule itself. A clean recall that nobody asked for (`clean_recall_is_default`) gives way to
-    the highest that is reached.
+    `base_threshold`, or at the lowest base_threshold at and above which it has at most `fppi` false positives per
+    image; with none of these it is the rule itself. A clean recall that is only the default
+    (`clean_recall_is_default`) gives way to the highest that is reached.
     """
 
     rule: PruningRule
@@ -39,7 +39,7 @@ class EvaluationSettings:
     base_threshold: float | None = None
     clean_recall_is_default: bool = False
     fppi: float | None = None
-    base_floor: float = 0.0  # below it base boxes are not known, so nobody can say how many of them are wrong
+    base_floor: float = 0.0  # base boxes below it are not stored, so false positives there are unknown
 
     def __post_init__(self) -> None:
         for name in ("clean_recall", "base_threshold", "base_floor"):
@@ -50,7 +50,7 @@ class EvaluationSettings:
         given = {name: getattr(self, name) for name in OPERATING_POINT_KEYS if getattr(self, name) is not None}
         if len(given) > 1:
             several = ", ".join(f"{name}={value!r}" for name, value in given.items())
-            raise ObjectSeekerError(f"give a clean recall, a base score or wrong boxes, one of them: got {several}")
+            raise ObjectSeekerError(f"at most one operating point is possible: got {several}. Omit the others.")
         if (self.rule.evidence_threshold is None) != (self.threshold_schedule.evidence_alpha is None):
             raise ObjectSeekerError(
                 f"the rule's evidence_threshold is {self.rule.evidence_threshold!r}, but its scores are "
@@ -75,7 +75,7 @@ class EvaluationSettings:
 
     @property
     def selected_by(self) -> str:
-        """What fixes the operating point: one of OPERATING_POINT_KEYS, or the rule itself."""
+        """Return the setting that fixes the operating point: one of OPERATING_POINT_KEYS, or "rule"."""
         return next((name for name in OPERATING_POINT_KEYS if getattr(self, name) is not None), "rule")
 
     @property
@@ -86,8 +86,8 @@ class EvaluationSettings:
         return self.rule if self.base_threshold is None else self.rule_at(self.base_threshold)
 
     @property
-    def floor(self) -> float:
-        """The lowest score at which a masked box can play a part, whatever the base_threshold."""
+    def min_mask_score(self) -> float:
+        """Return the lowest score at which a masked box can count, at any base_threshold."""
         return min(self.rule.min_mask_score, self.on_curve(0.0).min_mask_score)
 
     def with_rule(self, **changes: Any) -> EvaluationSettings:
@@ -106,7 +106,7 @@ class EvaluationSettings:
         return replace(self, clean_recall=None, base_threshold=None, fppi=most, clean_recall_is_default=False)
 
     def class_agnostic(self) -> EvaluationSettings:
-        """The same without regard to labels."""
+        """Return the class-agnostic settings."""
         return self.with_rule(classwise=False)
 
     def iou_variant(self) -> EvaluationSettings:
@@ -153,10 +153,10 @@ class EvaluationSettings:
 
 
 def require_fppi(most: float) -> float:
-    """How many wrong boxes an image may have, on average."""
+    """Return a limit of false positives per image; reject a negative one."""
     number = require_number(most, "fppi")
     if number < 0:
-        raise ObjectSeekerError(f"fppi must be at least 0, got {most!r}")
+        raise ObjectSeekerError(f"fppi must be at least 0: got {most!r}. Choose another.")
     return number
 
 
@@ -176,7 +176,7 @@ def describe_operating_point(settings: EvaluationSettings) -> str:
 
 
 def require_seed(seed: int) -> int:
-    """A seed that random numbers can be drawn from."""
+    """Return a seed for random numbers; reject all but whole numbers of at least 0."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ObjectSeekerError(f"seed must be a whole number of at least 0, got {seed!r}")
+        raise ObjectSeekerError(f"seed must be a whole number of at least 0: got {seed!r}. Choose another.")
     return seed

@@ -1,8 +1,8 @@
-"""What the figures of the paper are drawn from: one row per setting; `to_row` gives its plain values, ready for CSV.
+"""The data of the paper's figures: one row per setting.
 
 A row says which setting it was (k is the number of lines per axis), what it cost (ap50, clean_recall) and what it
-brought (certified_far, certified_close, certified_over, certified_anywhere), all in percent. Where the clean recall
-asked for is not reached, what depends on it is None.
+brought (certified_far, certified_close, certified_over, certified_anywhere), all in percent. `to_row` returns plain
+values, ready for CSV. Where the requested clean recall is not reached, what depends on it is None.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from objectseeker.metrics.settings import EvaluationSettings
 PATCH_AREAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PATCH_ASPECTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0)
 THRESHOLDS = tuple(t / 10 for t in range(10))
-FPPI_LEVELS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # an image
+FPPI_LEVELS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 SIZE_BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 
 
@@ -54,7 +54,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class SizeBin:
-    """The objects whose share of their image lies above `above` and up to `up_to`."""
+    """The objects whose share of their image is greater than `above` and at most `up_to`."""
 
     above: float
     up_to: float
@@ -76,7 +76,7 @@ class SizeBin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One of several disjoint parts of the images, measured by itself."""
+    """The metrics of one of several disjoint parts of the images."""
 
     number: int
     images: int
@@ -118,7 +118,7 @@ def by_clean_recall(image_set: ImageSet, settings: EvaluationSettings, recalls: 
 
 
 def by_fppi(image_set: ImageSet, settings: EvaluationSettings, most: Iterable[float] = FPPI_LEVELS) -> list[SweepPoint]:
-    """Certified recall against how many wrong boxes an image may have, and the undefended recall with as many."""
+    """Certified recall against false positives per image, and the undefended recall at as many."""
     defended, undefended = DefendedImageSet.from_settings(image_set, settings), undefended_curve(image_set)
     curve, steps = defended.curve(settings), []
     for one in most:
@@ -159,7 +159,7 @@ def by_beta(image_set: ImageSet, settings: EvaluationSettings, betas: Iterable[f
 
 
 def by_filter_ioa(image_set: ImageSet, settings: EvaluationSettings, filter_ioas: Iterable[float]) -> list[SweepPoint]:
-    """The effect of how much of a masked box a base box must cover to explain it."""
+    """The effect of how much of a masked box a base box must cover to filter it."""
     return [
         SweepPoint(name="filter_ioa", value=ioa, outcome=measured(image_set, settings.with_rule(filter_ioa=ioa)))
         for ioa in filter_ioas
@@ -197,9 +197,9 @@ def mean_over_thresholds(steps: Sequence[SweepPoint]) -> dict[PatchLocation, flo
 def by_patch_area(
     image_set: ImageSet, settings: EvaluationSettings, areas: Sequence[float] = PATCH_AREAS, *, ks: Sequence[int] = ()
 ) -> list[SweepPoint]:
-    """Certified recall against the patch's share of the image, for several numbers of lines (see `by_lines`).
+    """Certified recall against patch area, for several numbers of lines (see `by_lines`).
 
-    Of the most lines also the joint certificate: the share of objects that surely remain under any single patch.
+    Of the most lines also the joint certificate: the share of objects guaranteed to remain under any single patch.
     """
     shapes = [(one, settings.threat.aspect) for one in areas]
     steps = []
@@ -233,7 +233,7 @@ def by_patch_aspect(
 def by_object_size(
     image_set: ImageSet, settings: EvaluationSettings, bins: Sequence[float] = SIZE_BINS
 ) -> list[SizeBin]:
-    """How many objects take which share of their image, and how many of those are certified."""
+    """Certified recall and number of objects by object size, the visible share of the image."""
     if len(bins) < 2 or list(bins) != sorted(set(bins)):
         raise ObjectSeekerError(f"size bins must be at least two ascending limits, got {list(bins)}")
     defended = DefendedImageSet.from_settings(image_set, settings)
@@ -265,8 +265,7 @@ def by_split(image_set: ImageSet, settings: EvaluationSettings, *, splits: int =
 
 
 def precision_recall(image_set: ImageSet, settings: EvaluationSettings) -> list[PrecisionRecall]:
-    """Precision and recall over all boxes at every base_threshold: undefended, defended, and defended without
-    pruning."""
+    """Precision and recall over all boxes at every base_threshold: undefended, defended, without pruning."""
     rows = []
     for detector, curve in (
         ("undefended", undefended_curve(image_set)),
@@ -309,7 +308,7 @@ def _by_follow(
 ) -> list[SweepPoint]:
     tried = [(value, settings.with_schedule(**{name: value})) for value in values]
     defended = DefendedImageSet.from_settings(
-        image_set, settings, floor=min((one.floor for _, one in tried), default=None)
+        image_set, settings, floor=min((one.min_mask_score for _, one in tried), default=None)
     )
     return [SweepPoint(name=name, value=value, outcome=_outcome(one, defended)) for value, one in tried]
 

@@ -1,4 +1,4 @@
-"""What every image and every object of a run contributes to the metrics.
+"""The contribution of every image and every object of a run to the metrics.
 
 The images of a run are read once. What stays is a few whole numbers per image and per object: the `Tally`. Every metric
 is a function of it that takes weights over images (`objectseeker.metrics.metric`), so a run, a slice of it, and every
@@ -50,13 +50,13 @@ class Tally:
     Attributes:
         names: The classes of the dataset.
         ids: The images.
-        images: How many images each row stands for: 1, or all of them after `summed`.
+        images: Number of images of each row: 1, or all of them after `summed`.
         flagged: Images to whose base boxes masks add a box.
         false_positives: Boxes of the defended detector that match no object.
         spurious: Boxes that masks add and that overlap no object of their class, ignored ones included, with an IoU
             of 0.5 or more.
         image: Row of the image of each object that counts; the following arrays have one entry per object, too.
-        objects: How many objects each entry stands for: 1, unless summed.
+        objects: Number of objects of each entry: 1, unless summed.
         size: Visible share of the image.
         found: Whether the defended detector detects it on the clean image.
         certified: Per threat (locations, objects).
@@ -231,7 +231,7 @@ class SampledTally:
         return np.asarray(np.bincount(image, objects, len(self.tally.images)), np.float64)
 
     def _per_image_and_class(self, holds: Bools) -> Floats:
-        """(images, classes that occur)"""
+        """Return an array (images, occurring classes)."""
         occurring, label = np.unique(self.tally.label, return_inverse=True)
         shape = len(self.tally.images), len(occurring)
         cell = self.tally.image * shape[1] + label
@@ -241,12 +241,12 @@ class SampledTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TallyRequest:
-    """What to count of every image.
+    """The counts to make of every image.
 
     Attributes:
         settings: How thresholds follow the base threshold, for curves.
         rule: The rule whose certificates and detections are counted; None counts curves only.
-        threats: What is certified against.
+        threats: Threats to certify against.
         joint_threats: Threats whose joint certificate is counted.
         curves: Whether to count true and false positives at every base threshold.
         tracks: What tracks require; None counts no sequences.
@@ -364,7 +364,7 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
     curves: list[CurveTally | None] = [None, None]
     if request.curves:
         rules = [settings.on_curve(threshold) for threshold in BASE_THRESHOLDS.tolist()]
-        # A rule that is no point of the curve comes after it: it has no part in the AP.
+        # A rule that is not a point of the curve comes after it: it does not affect the AP.
         rules += [] if settings.fixed_rule is None else [settings.fixed_rule]
         thresholds = np.array([one.base_threshold for one in rules])
         curves = [
@@ -413,7 +413,7 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
 
 
 def count_spurious(recovered: BoxTable, image_set: ImageSet) -> Ints:
-    """Count per image the recovered boxes that overlap no object of their class with an IoU of 0.5 or more.
+    """Count per image the recovered boxes that have an IoU below 0.5 with every object of their class.
 
     Ignored objects are objects here, and a box inside a crowd overlaps it.
     """

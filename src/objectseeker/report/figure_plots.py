@@ -207,7 +207,9 @@ def _alpha(context: FigureContext) -> Drawn:
 def _beta(context: FigureContext) -> Drawn:
     settings = context.settings
     used = settings.threshold_schedule.beta
-    betas = [one for one in sorted({*TENTHS, used}) if settings.with_schedule(beta=one).floor >= context.mask_floor]
+    betas = [
+        one for one in sorted({*TENTHS, used}) if settings.with_schedule(beta=one).min_mask_score >= context.mask_floor
+    ]
     steps = sweeps.by_beta(context.image_set, settings, betas)
     label = "beta, how far mask_threshold rises above base_threshold"
     return _sweep(context, steps, "beta", label, "Effect of beta", used)

@@ -100,7 +100,7 @@ def draw_figures(
 ) -> list[Path]:
     """Write the figures of a context; `write_figures` does this for a stored run."""
     stored = ObservationSettings(mask_floor=context.mask_floor)
-    if missing := stored.missing_scores(lowest_masked=context.settings.floor):
+    if missing := stored.missing_scores(lowest_masked=context.settings.min_mask_score):
         raise ObjectSeekerError(missing[0])
     chosen = _choose(only, context, on_warning)
     plotting = plots.unavailable_reason() is None

@@ -80,7 +80,7 @@ class ReportSource:
             rule=defense.rule, threshold_schedule=defense.resolved_schedule, base_floor=observed.base_floor
         )
         name = run.folder.resolve().name
-        run.require_scores(lowest_masked=settings.floor)
+        run.require_scores(lowest_masked=settings.min_mask_score)
         return cls(
             f"objectseeker report: {name}",
             run.images(),
