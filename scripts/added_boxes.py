@@ -18,7 +18,7 @@ from objectseeker.core.boxes import Detections, ioa, iou
 from objectseeker.metrics.image_set import restrict_images
 from objectseeker.runs.run import open_run
 
-FITS = 0.5  # IoU of a right box, and share of a box that lies on an object
+FITS = 0.5  # IoU of a true positive, and share of a box that overlaps an object
 
 
 def main() -> None:

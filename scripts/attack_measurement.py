@@ -5,7 +5,7 @@
 What `objectseeker attack` does, four times over, on one observation of the objects and with gradients in bfloat16,
 which halves the time wherever the processor multiplies in it; verdicts come from the defended detector as ever. Each
 condition has its folder, so a run cut short leaves those it finished; commands with different `--only` may share
-OUT. Exit code 3: a guarantee was broken, and the reproduction lies in the `broken` folder of its condition.
+OUT. Exit code 3: a guarantee was broken, and the reproduction is in the `broken` folder of its condition.
 """
 
 from __future__ import annotations

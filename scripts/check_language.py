@@ -162,6 +162,7 @@ IDENTIFIERS = {
 # What a file may say although it is banned, and why.
 ALLOWED: dict[str, set[str]] = {
     "scripts/check_language.py": {"*"},  # the list itself
+    "scripts/fuzz_commands.py": {"photographs"},  # a function of the tests
     "src/objectseeker/demo/samples/ATTRIBUTION.md": {"photo", "photograph", "photographs"},  # addresses
     "src/objectseeker/serve/limits.py": {"identity"},  # a content coding of HTTP
     "train_builtin/README.md": {"photos"},  # the name of a pack
@@ -171,16 +172,10 @@ ALLOWED: dict[str, set[str]] = {
 
 # What is not checked yet; remove an entry once the file or folder is clean.
 PENDING = (
-    "src/objectseeker/cli",
-    "src/objectseeker/metrics/evaluation.py",
-    "src/objectseeker/metrics/metric.py",
+    "src/objectseeker/cli/_tuning_tables.py",
+    "src/objectseeker/cli/tune.py",
     "src/objectseeker/metrics/recipe_search.py",
-    "src/objectseeker/metrics/replay.py",
-    "src/objectseeker/metrics/settings.py",
-    "src/objectseeker/metrics/sweeps.py",
-    "src/objectseeker/metrics/tally.py",
     "src/objectseeker/metrics/tuning.py",
-    "scripts",
 )
 
 QUESTION_WORDS = ("What", "Which", "How", "Whether", "Where", "When", "Who", "Whose", "Why")

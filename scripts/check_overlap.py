@@ -4,14 +4,14 @@
         --held-out voc:VOCdevkit:val --held-out photos/ --write leave-out.txt
 
 Each of --train and --held-out takes a data pack (its index, then its parts) or a DATASET as `objectseeker observe`
-takes it (a folder stands for all images below it), and may be repeated. Every image becomes 255 bits: the signs of the
+takes it (a folder means all images below it), and may be repeated. Every image becomes 255 bits: the signs of the
 lowest frequencies (16 by 16, without the mean) of its gray version. Two images are taken for one if few of the bits
 differ. Unrelated images rarely differ in fewer than 80 bits (of 54,000 training images and 5,000 others none in 40 or
-fewer, simple ones such as a plane in the sky in 43), two photographs of one scene often in 40 to 70.
+fewer, simple ones such as a plane in the sky in 43), two images of one scene often in 40 to 70.
 
 Found is a copy that was compressed again, made smaller, darker or stretched, which hardly changes its bits, and one
 that is mirrored, upside down or turned by quarters, whose bits are known. NOT found is one that was cropped, framed or
-turned by a few degrees. Of 540 photographs of COCO were found:
+turned by a few degrees. Of 540 COCO images were found:
 
     1 %, 2.5 % or 5 % cut from each side    100 %, 51 %, 1 %
     a border of 1 % or 5 %                  97 %, none
@@ -94,7 +94,7 @@ def main() -> None:
     if options.write:
         names = sorted(set(found))
         options.write.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-        print(f"{options.write}: {len(names)} training images to leave out")
+        print(f"{options.write}: {len(names)} training images to omit")
 
 
 def parse() -> argparse.Namespace:
@@ -105,14 +105,14 @@ def parse() -> argparse.Namespace:
         )
     parser.add_argument("--sources", nargs="+", help="of training packs only images from these datasets")
     parser.add_argument("--most-different", type=int, default=MOST_DIFFERENT, metavar="BITS", help="(default: 40)")
-    parser.add_argument("--show", type=int, default=5, help="so many of the nearest pairs (default: 5)")
+    parser.add_argument("--show", type=int, default=5, help="number of nearest pairs to print (default: 5)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="names of the training images that were found")
     parser.add_argument("--processes", type=int, default=2)
     return parser.parse_args()
 
 
 def report(pairs: Sequence[Pair], *, show: int) -> None:
-    """How near the images of two places come to each other, and which are nearest; the pairs are in that order."""
+    """The distances between the images of two sources, and the nearest pairs in ascending order."""
     counts, edges = np.histogram([pair.different for pair in pairs], bins=[0, 10, 20, 30, 40, 50, 60, 70, 80, 256])
     print("  bits to the nearest: " + ", ".join(f"{low}+: {n}" for low, n in zip(edges, counts, strict=False)))
     for pair in pairs[:show]:
@@ -156,7 +156,7 @@ def bits_of(gray: npt.NDArray[np.float32]) -> Signs:
 
 
 def turned(bits: Signs) -> Iterator[Signs]:
-    """The bits of images as they are, turned by one to three quarters, and the mirror images of all these.
+    """The bits of images unmodified, turned by one to three quarters, and the mirror images of all these.
 
     Odd columns change sign in a mirror image, odd rows upside down; rows become columns in a quarter turn.
     """

@@ -24,7 +24,7 @@ from objectseeker.core.rules import Rule
 from objectseeker.core.threats import PatchLocation, PatchPositions, patch_sizes
 from objectseeker.runs.run import open_run
 
-WHERES: tuple[PatchLocation, ...] = ("far", "close", "over")
+LOCATIONS: tuple[PatchLocation, ...] = ("far", "close", "over")
 
 
 def main() -> None:
@@ -47,8 +47,8 @@ def main() -> None:
     images = run.images()
     objects = [(i, int(n)) for i, image in enumerate(images) for n in np.flatnonzero(~image.ignore)]
     chosen = np.random.default_rng(options.seed).permutation(len(objects))[: options.objects]
-    patches = [Patch(0.01, 1.0, where) for where in WHERES]
-    total = {notion: np.zeros(len(WHERES), int) for notion in ("clique", "star", "component")}
+    patches = [Patch(0.01, 1.0, where) for where in LOCATIONS]
+    total = {notion: np.zeros(len(LOCATIONS), int) for notion in ("clique", "star", "component")}
     for index in sorted(chosen.tolist()):
         number, n = objects[index]
         image = images[number]

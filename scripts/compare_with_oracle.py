@@ -1,6 +1,6 @@
 """Compare certificates of a run with the tests' literal oracle, on a random sample of its objects.
 
-Both are in the detector's labels: an object is certified if it is certified as one of those that stand for its class.
+Both are in the detector's labels: an object is certified if it is certified as one of the labels that map to its class.
 
     python scripts/compare_with_oracle.py RUN [--objects 200] [--mask-threshold 0.5] [--patch 0.01] [--seed 0]
 

@@ -3,8 +3,8 @@
     python scripts/export_real_detectors.py FOLDER [NAME ...]
     OBJECTSEEKER_REAL_DETECTORS=FOLDER pytest tests/detectors/test_real_detectors.py
 
-For every project that is installed FOLDER gets NAME-WIDTHxHEIGHT.onnx at two input sizes and, beside it, a .npz with an
-image of that very size (so that how images are resized plays no part) and the boxes, scores and labels that the
+For every project that is installed FOLDER gets NAME-WIDTHxHEIGHT.onnx at two input sizes and a .npz with an
+image of exactly that size (so that resizing has no effect) and the boxes, scores and labels that the
 project's own post-processing gives for it, from its own model in its own framework. The projects need versions of
 their own: run this in one environment for each, all into the same folder. NanoDet has no package: put its
 repository on PYTHONPATH. What was installed for each is in docs/reference/detectors.md.
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from real_exports import Export, Own, Size, by_torch, floor_of, picture
+from real_exports import Export, Own, Size, by_torch, floor_of, make_image
 from real_mmdet import mmdet_rtmdet
 from real_paddle import paddle_model, picodet, ppyoloe
 from real_torch import libreyolo_model, nanodet_plus, rfdetr_package, torchvision_model, transformers_queries
@@ -32,14 +32,14 @@ def main(folder: Path, wanted: list[str]) -> None:
             try:
                 export = build(size)
             except ImportError as error:
-                print(f"{name}: left out, {error}")
+                print(f"{name}: skipped, {error}")
                 break
             save(folder / f"{name}-{size[0]}x{size[1]}", export, size)
 
 
 def save(stem: Path, export: Export | Own, size: Size) -> None:
     """The graph and the project's own boxes."""
-    image = picture(size)
+    image = make_image(size)
     path = stem.with_name(stem.name + ".onnx")
     own = by_torch(export, size) if isinstance(export, Export) else export
     boxes, scores, labels = (np.asarray(part) for part in own.find(image))

@@ -37,7 +37,7 @@ def main() -> None:
         search = SearchSpec(mask_floor=run.manifest.observation_settings.mask_floor, losses=())
         clean = SettingsScorer(scene, search).full(settings).metrics()
         print(f"\n{folder.name}: AP50 {clean['ap50']:.1f} defended, {clean['ap50_loss']:.1f} lost\n")
-        print("| base_threshold | false alarms an image | objects found | far | close | over |")
+        print("| base_threshold | false alarms per image | objects found | far | close | over |")
         print("|---|---|---|---|---|---|")
         replayed = DefendedImageSet.from_settings(scene, settings)
         curve = replayed.curve(settings, BASE_THRESHOLDS)

@@ -32,7 +32,9 @@ WIDTH, HEIGHT = 160, 120
 OBJECT = (104, 72, 136, 100)
 CORNERS = {"far": (6, 8), "close": (88, 78), "over": (112, 80)}  # of the patch
 SIDE = 14  # a square of 1 % of the image, rounded up
-MOST = int(os.environ.get("FLOOD_BOXES", "300"))  # in one view; the detector is loaded by its name, so not an argument
+MAX_BOXES = int(
+    os.environ.get("FLOOD_BOXES", "300")
+)  # in one view; the detector is loaded by its name, so not an argument
 
 names = ("white",)
 
@@ -68,28 +70,30 @@ def _flooded(image: np.ndarray) -> Detections:
 
 def scattered(rng: np.random.Generator) -> np.ndarray:
     """The most boxes, anywhere but on the object."""
-    return _boxes(rng.uniform((0, 0), (OBJECT[0] - 20, HEIGHT - 20), (MOST, 2)), rng.uniform(2, 20, (MOST, 2)))
+    return _boxes(
+        rng.uniform((0, 0), (OBJECT[0] - 20, HEIGHT - 20), (MAX_BOXES, 2)), rng.uniform(2, 20, (MAX_BOXES, 2))
+    )
 
 
 def chain(rng: np.random.Generator) -> np.ndarray:
     """Each box is just a neighbor of the next: one cluster, found link by link."""
-    start = np.linspace(0, OBJECT[0] - 24, MOST) + rng.uniform(0, 0.2)
-    return _boxes(np.stack([start, np.full(MOST, 30.0)], axis=1), np.full((MOST, 2), 20.0))
+    start = np.linspace(0, OBJECT[0] - 24, MAX_BOXES) + rng.uniform(0, 0.2)
+    return _boxes(np.stack([start, np.full(MAX_BOXES, 30.0)], axis=1), np.full((MAX_BOXES, 2), 20.0))
 
 
 def crosses(rng: np.random.Generator) -> np.ndarray:
-    """Bars that cross each other and are nobody's neighbors: every pair is compared, no two become one."""
-    half = MOST // 2
-    place = np.sort(rng.uniform(0, 1, MOST))[:, None]
+    """Bars that cross each other and are not neighbors: every pair is compared, no two are merged."""
+    half = MAX_BOXES // 2
+    place = np.sort(rng.uniform(0, 1, MAX_BOXES))[:, None]
     upright = np.hstack([place[:half] * (OBJECT[0] - 4), np.zeros((half, 1))])
-    lying = np.hstack([np.zeros((MOST - half, 1)), place[half:] * (HEIGHT - 2)])
-    sides = np.vstack([np.tile([0.4, HEIGHT], (half, 1)), np.tile([OBJECT[0] - 1.0, 0.3], (MOST - half, 1))])
+    lying = np.hstack([np.zeros((MAX_BOXES - half, 1)), place[half:] * (HEIGHT - 2)])
+    sides = np.vstack([np.tile([0.4, HEIGHT], (half, 1)), np.tile([OBJECT[0] - 1.0, 0.3], (MAX_BOXES - half, 1))])
     return _boxes(np.vstack([upright, lying]), sides)
 
 
 def overlapping(rng: np.random.Generator) -> np.ndarray:
     """Equal boxes that overlap by about half: few are neighbors, and all are near each other."""
-    return _boxes(rng.uniform((0, 0), (45, 45), (MOST, 2)), np.full((MOST, 2), 50.0))
+    return _boxes(rng.uniform((0, 0), (45, 45), (MAX_BOXES, 2)), np.full((MAX_BOXES, 2), 50.0))
 
 
 FLOODS: tuple[Callable[[np.random.Generator], np.ndarray], ...] = (scattered, chain, crosses, overlapping)
@@ -141,7 +145,7 @@ def play(masks: str) -> dict[str, Any]:
                     "seconds": round(time.perf_counter() - began, 2),
                 }
             )
-    return {"views": len(observation.masks) + 1, "boxes a view": MOST, "rounds": rounds}
+    return {"views": len(observation.masks) + 1, "boxes_per_view": MAX_BOXES, "rounds": rounds}
 
 
 def _covers(boxes: Detections) -> bool:
@@ -177,7 +181,7 @@ def main() -> None:
             proven, seen = "certified" * one["certified"], "found" if one["found"] else "hidden"
             row = f"{one['flood']:12} {one['patch']:10} {proven:9} {seen:6} {one['output']:7,} boxes"
             print(f"{row} {one['seconds']:7.2f} s")
-        print(f"{outcome['views']} views, {outcome['boxes a view']} boxes in each: peak {outcome['peak_mib']} MiB")
+        print(f"{outcome['views']} views, {outcome['boxes_per_view']} boxes in each: peak {outcome['peak_mib']} MiB")
     sys.exit(bool(lost))
 
 

@@ -33,7 +33,7 @@ from objectseeker.errors import ObjectSeekerError
 
 KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in (Images, Annotations, Graphs, Stores, Defenses, Commands)}
 MEMORY = 3 * 2**30  # bytes that a worker may have of its own
-LONGEST_SENTENCE = 1200  # characters: a message may name two long paths
+MAX_SENTENCE_LENGTH = 1200  # characters: a message may name two long paths
 START = 120.0  # seconds until a worker is ready
 
 
@@ -55,7 +55,7 @@ class Outcome:
     """What a round came to."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -73,7 +73,7 @@ def fuzz(
     workers: int = 1,
     out: Path | None = None,
 ) -> Outcome:
-    """Try inputs of the kinds in turn until the time is up, or so many are done; those with findings go to `out`."""
+    """Try inputs of the kinds in turn until time or number is reached; those with findings go to `out`."""
     names = [kind.name for kind in kinds]
     outcome, began = Outcome(dict.fromkeys(names, 0), dict.fromkeys(names, 0)), float("inf")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
@@ -91,7 +91,7 @@ def fuzz(
 
 
 def try_one(kind: Kind, seed: int, number: int) -> tuple[bool, Finding | None]:
-    """One input in this process: whether it was refused, and what is wrong with how it ended."""
+    """Try one input in this process; return whether it was rejected, and the finding if there is one."""
     try:
         silent = kind.attempt(generator(seed, kind.name, number))
     except ObjectSeekerError as error:
@@ -109,7 +109,7 @@ def _judged(kind: str, number: int, message: str) -> Finding | None:
         return Finding(kind, number, "traceback", f"a message that is not UTF-8: {message[:300]!a}")
     if len(message.splitlines()) != 1 or not message.strip():
         return Finding(kind, number, "lines", repr(message[:600]))
-    if len(message) > LONGEST_SENTENCE:
+    if len(message) > MAX_SENTENCE_LENGTH:
         return Finding(kind, number, "length", f"{len(message)} characters: {message[:600]}")
     return None
 
@@ -138,7 +138,7 @@ class _Worker:
         self.since = time.monotonic()
 
     def restart(self) -> None:
-        """Go on behind the input that ended the process."""
+        """Continue after the input that ended the process."""
         self._place += self._arguments[2]
         self.stop()
         self._start()
@@ -162,7 +162,7 @@ class _Worker:
 class _Report(NamedTuple):
     kind: str
     number: int
-    refused: bool
+    rejected: bool
     finding: Finding | None
 
 
@@ -219,7 +219,7 @@ def _limit_memory() -> None:
 
 def _add(outcome: Outcome, report: _Report, seed: int, out: Path | None, kinds: Sequence[type[Kind]]) -> None:
     outcome.counts[report.kind] += 1
-    outcome.refused[report.kind] += report.refused
+    outcome.rejected[report.kind] += report.rejected
     if report.finding is None:
         return
     outcome.findings.append(report.finding)
@@ -240,7 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--inputs", type=int, help="stop after so many, however long it takes")
+    parser.add_argument("--inputs", type=int, help="number of inputs to try, however long it takes")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"some of {', '.join(KINDS)}")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="this one input of the one kind named")
@@ -255,8 +255,8 @@ def main() -> None:
             parser.error("--only needs the one kind it is of: add --kinds KIND")
         saved = arguments.out / f"{kinds[0]}-{arguments.only}"
         saved.mkdir(parents=True, exist_ok=True)
-        refused, finding = try_one(KINDS[kinds[0]](saved), arguments.seed, arguments.only)
-        print(finding.told(arguments.seed) if finding else "refused in one sentence" if refused else "a result")
+        rejected, finding = try_one(KINDS[kinds[0]](saved), arguments.seed, arguments.only)
+        print(finding.told(arguments.seed) if finding else "rejected with one line" if rejected else "a result")
         print(f"the input is in {saved}")
         sys.exit(finding is not None)
     outcome = fuzz(
@@ -268,7 +268,7 @@ def main() -> None:
         out=arguments.out,
     )
     for kind, count in outcome.counts.items():
-        print(f"{kind:12} {count:7,} inputs, {outcome.refused[kind]:7,} refused in one sentence")
+        print(f"{kind:12} {count:7,} inputs, {outcome.rejected[kind]:7,} rejected with one line")
     found = len(outcome.findings)
     print(f"{outcome.inputs:,} inputs in {outcome.seconds:.0f} s, seed {arguments.seed}: {found} findings")
     sys.exit(bool(found))

@@ -38,13 +38,13 @@ YAML = "path: .\ntrain: images/train\nval: [images/val]\nnc: 2\nnames:\n  0: cat
 KITTI = "Car 0.0 0 1.57 1.0 2.0 9.0 8.0 1 2 3 4 5 6 7\nDontCare -1 -1 -10 3 3 8 8 -1 -1 -1 -1000 -1000 -1000 -10"
 
 
-def picture(width: int = 24, height: int = 16) -> bytes:
+def make_image(width: int = 24, height: int = 16) -> bytes:
     stream = io.BytesIO()
     PIL.Image.fromarray(np.full((height, width, 3), 90, np.uint8)).save(stream, "PNG")
     return stream.getvalue()
 
 
-PNG = picture()
+PNG = make_image()
 
 
 def coco(rng: Rng) -> tuple[str, Files]:
@@ -117,9 +117,9 @@ def write_dataset(rng: Rng, root: Path) -> str:
 
 
 def _text_spoiled(rng: Rng, files: Files) -> Files:
-    """One of the text files spoiled; now and then one file lost, or an image where a text should be."""
-    texts = [name for name in files if not files[name].startswith(b"\x89PNG")]
-    name, way = pick(rng, texts), rng.random()
+    """One of the text files spoiled; now and then one file lost, or replaced by an image."""
+    text_files = [name for name in files if not files[name].startswith(b"\x89PNG")]
+    name, way = pick(rng, text_files), rng.random()
     if way < 0.7:
         spoiled = spoiled_text(rng, files[name].decode()).encode("utf-8", "surrogatepass")
     elif way < 0.9:
@@ -166,7 +166,7 @@ def _table(rng: Rng) -> Any:
 
 
 def _not_utf8(count: int) -> Any:
-    """Texts whose bytes are no text: Arrow does not look."""
+    """Strings that are not UTF-8: Arrow does not check."""
     offsets = np.arange(count + 1, dtype=np.int32) * 2
     buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"\xff\xfe" * count)]
     return pa.Array.from_buffers(pa.string(), count, buffers)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer.main
 from fuzz_kinds import Kind
-from fuzz_mutations import TEXTS, Rng, pick, read_tree, write_tree
+from fuzz_mutations import STRINGS, Rng, pick, read_tree, write_tree
 
 from objectseeker import Defense, Halves, ObjectSeekerError
 from objectseeker.cli import app, main
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from command import photographs
 
-# Left out: what runs for long by design, and what reaches beyond the folder.
+# Excluded: what runs for long by design, and what reaches beyond the folder.
 LEFT_OUT = {"demo", "serve", "defense"}  # the last is a group; its commands are listed by two words
 NEVER = {"--ray", "--help", "--version", "--install-completion", "--show-completion", "--workers"}
 SLOW = {"tune"}  # seconds even on two small images: seldom
@@ -32,9 +32,9 @@ LONG_WORK = {"--steps", "--restarts", "--positions", "--bootstrap", "--seeds", "
 USUAL: dict[str, tuple[str, ...]] = {
     "run": ("run",),
     "runs": ("run",),
-    "dataset": ("coco:truth.json:photos", "photos", "list:list.txt", "photos/0.png"),
-    "inputs": ("photos", "photos/0.png"),
-    "image": ("photos/0.png",),
+    "dataset": ("coco:truth.json:images", "images", "list:list.txt", "images/0.png"),
+    "inputs": ("images", "images/0.png"),
+    "image": ("images/0.png",),
     "spec": ("python:mine:detect",),
     "out": ("out", "out.html"),
     "detector": ("python:mine:detect", "python:mine:broken"),
@@ -52,9 +52,9 @@ USUAL: dict[str, tuple[str, ...]] = {
     "bound": ("exact", "paper"),
 }
 DETECTOR = ("--detector", "python:mine:detect")
-NAMES = ("nothing", "truth.json", "run/run.json", "photos", "/dev/null", "run/parts", ".", "..", "out[test]", "\udcff")
+NAMES = ("nothing", "truth.json", "run/run.json", "images", "/dev/null", "run/parts", ".", "..", "out[test]", "\udcff")
 
-UNUSUAL = (*NAMES, *(text for text in TEXTS if "\0" not in text))  # a process cannot be given that one
+UNUSUAL = (*NAMES, *(text for text in STRINGS if "\0" not in text))  # a process cannot be given that one
 
 
 class Commands(Kind):
@@ -69,8 +69,8 @@ class Commands(Kind):
         os.chdir(self.folder)
         photographs(self.folder, [(20, 10, 12, 9), (2, 2, 9, 9)], size=(48, 32))
         (self.folder / "names.txt").write_text("bright\n")
-        (self.folder / "list.txt").write_text("photos/0.png\n")
-        status, _, told = _call(["observe", "coco:truth.json:photos", *DETECTOR, "--masks", "halves:2", "--out", "run"])
+        (self.folder / "list.txt").write_text("images/0.png\n")
+        status, _, told = _call(["observe", "coco:truth.json:images", *DETECTOR, "--masks", "halves:2", "--out", "run"])
         if status:
             raise RuntimeError(f"the run to spoil was not made: {told}")
         Defense.for_detector("python:mine:detect", masks=Halves(2)).save(self.folder / "defense.json")

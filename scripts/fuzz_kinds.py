@@ -1,6 +1,6 @@
 """The kinds of fuzzed input: how each is made, spoiled and used (used by fuzz.py).
 
-An attempt gives None (fine), raises an `ObjectSeekerError` (refused: fine), or gives a sentence on what was taken for
+An attempt gives None (fine), raises an `ObjectSeekerError` (rejected: fine), or gives a sentence on what was taken for
 whole and is not. Everything else that it raises is a finding.
 """
 
@@ -40,7 +40,7 @@ def generator(seed: int, kind: str, number: int) -> Rng:
 
 
 class Kind:
-    """Inputs of one kind; what they need lies below `folder`."""
+    """Inputs of one kind; the files they need are in `folder`."""
 
     name: ClassVar[str]
     turns: ClassVar[int] = 10  # inputs in each round: fewer where they take long
@@ -71,19 +71,19 @@ class Images(Kind):
 
     def write(self, rng: Rng) -> Path:
         suffix, content = pick(rng, self._seeds)
-        file = self.folder / f"picture{suffix}"
+        file = self.folder / f"image{suffix}"
         file.write_bytes(spoiled_bytes(rng, content))
         return file
 
     def judge(self, made: Path) -> str | None:
-        refused = None
+        rejected = None
         try:
             size = image_size(made)
         except ObjectSeekerError as error:
-            refused = error
+            rejected = error
         image = load_image(made)
-        if refused is not None:
-            return f"the size was refused ({refused}), the image was not"
+        if rejected is not None:
+            return f"the size was rejected ({rejected}), the image was not"
         if image.dtype != np.uint8 or image.ndim != 3 or (image.shape[1], image.shape[0]) != size:
             return f"the file is said to have {size} pixels and gives an array of {image.shape}"
         return None
@@ -212,7 +212,7 @@ class Stores(Kind):
 
     def judge(self, made: Path) -> str | None:
         run = open_run(made)
-        stored = _content(run)  # refuses damaged parts
+        stored = _content(run)  # rejects damaged parts
         changed = [key for key, value in stored.items() if self._whole.get(key) != value]
         if changed:
             return f"{changed[0]} is not as it was stored, without a word"
@@ -254,7 +254,7 @@ class Defenses(Kind):
 
 
 def _pictures() -> list[tuple[str, bytes]]:
-    """A small picture in every format and mode that is read."""
+    """A small image in every format and mode that is read."""
     noise = np.random.default_rng(0).integers(0, 256, (SIZE[1], SIZE[0], 4), dtype=np.uint8)
     color, gray = PIL.Image.fromarray(noise[..., :3]), PIL.Image.fromarray(noise[..., 0])
     deep = PIL.Image.fromarray(noise[..., 0].astype(np.uint16) * 256)

@@ -13,11 +13,11 @@ import numpy as np
 
 Rng = np.random.Generator
 
-TEXTS = (
+STRINGS = (
     "", " ", "0", "1", "-1", "1.5", "nan", "inf", "-inf", "1e400", "1_0", "٣", "0x10", "9" * 5000,
     "99999999999999999999",
     "x" * 10_000, "a\nb", "a\rb\u2028c", "\x00", "\ud800", "\udcff", "\u202etxt.exe", "[/foo]", "[bold]", "<b>&amp;",
-    "=1+1", "../../up.png", "/nowhere/a.png", "~nobody/a.png", "s3", "con:nul", "%s%n{0}", "'", '"', "cat", "dog",
+    "=1+1", "../../up.png", "/nowhere/a.png", "~unknown/a.png", "s3", "con:nul", "%s%n{0}", "'", '"', "cat", "dog",
     "person",
     "\x1b[31mred", "é" * 300, "null", "true", "{}", "[]", "<!DOCTYPE html>", "&", "#", ":", ",", "- ", "1.png", "é.png",
 )  # fmt: skip
@@ -82,11 +82,11 @@ def spoiled_text(rng: Rng, text: str) -> str:
 
 
 def spoiled_word(rng: Rng) -> str:
-    return str(pick(rng, TEXTS)) if rng.random() < 0.7 else str(float(rng.normal(0, 10.0 ** rng.integers(-3, 12))))
+    return str(pick(rng, STRINGS)) if rng.random() < 0.7 else str(float(rng.normal(0, 10.0 ** rng.integers(-3, 12))))
 
 
 def spoiled_value(rng: Rng) -> Any:
-    """What nobody expects in a JSON file."""
+    """A value that is unexpected in a JSON file."""
     way = int(rng.integers(6))
     if way == 0:
         return pick(rng, (None, True, False, [], {}, [[]], [None], {"a": None}, [[1, 2], [3]]))
@@ -95,7 +95,7 @@ def spoiled_value(rng: Rng) -> Any:
         for _ in range(int(rng.integers(1, 200))):
             deep = [deep]
         return deep
-    return pick(rng, NUMBERS) if way < 4 else pick(rng, TEXTS)
+    return pick(rng, NUMBERS) if way < 4 else pick(rng, STRINGS)
 
 
 def spoiled_json(rng: Rng, content: Any) -> bytes:
@@ -115,7 +115,7 @@ def spoiled_json(rng: Rng, content: Any) -> bytes:
         elif isinstance(holder, list):
             holder.insert(key, copy.deepcopy(holder[key]))
         elif way == 4:
-            holder[str(pick(rng, TEXTS))] = holder.pop(key)
+            holder[str(pick(rng, STRINGS))] = holder.pop(key)
         else:
             holder[key] = holder[pick(rng, list(holder))]
     return json.dumps(content).encode()

@@ -34,10 +34,10 @@ from objectseeker.errors import ObjectSeekerError
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=Path, help="a folder of photographs; those of the package by default")
+    parser.add_argument("--images", type=Path, help="a folder of images; those of the package by default")
     parser.add_argument("--budget", type=float, default=90, help="seconds after which a part begins no further way")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=60, help="photographs to compare boxes on")
+    parser.add_argument("--count", type=int, default=60, help="number of images to compare boxes on")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--half", help="half precision: float16 on a GPU; on a CPU, unless told otherwise, float32")
     parser.add_argument("--lines", type=int, default=30)
@@ -51,7 +51,7 @@ def main() -> None:
     paths = sorted(options.images.glob("*.jpg")) if options.images else [sample.path for sample in samples()]
     paths = paths[: options.count]
     images = [np.asarray(PIL.Image.open(path).convert("RGB")) for path in paths]
-    print(f"torch {torch.__version__}, {name_of(rig)}, {len(images)} photographs")
+    print(f"torch {torch.__version__}, {name_of(rig)}, {len(images)} images")
     jobs: dict[str, Callable[[], Any]] = {
         "boxes": lambda: boxes(images, [path.stem for path in paths], rig, options),
         "contract": lambda: contract(images[0], rig),
@@ -91,7 +91,7 @@ def real(rig: Rig, **options: Any) -> NetworkDetector:
 
 
 def boxes(images: list[np.ndarray], names: list[str], rig: Rig, options: argparse.Namespace) -> dict[str, float]:
-    """Save the boxes of every way that was asked for, as far as the budget allows -> milliseconds an image."""
+    """Save the boxes of every requested way, as far as the budget allows -> milliseconds an image."""
     begin = time.perf_counter()
     single, single_half = real(rig).with_batch(1), real(rig, precision=rig.half).with_batch(1)
     ways: dict[str, tuple[Any, int]] = {  # those that compile, which takes longest, come last
@@ -124,7 +124,7 @@ def boxes(images: list[np.ndarray], names: list[str], rig: Rig, options: argpars
             print(f"{way}: {error}")
             continue
         milliseconds[way] = 1000 * (time.perf_counter() - start) / len(found)
-        print(f"{way}: {milliseconds[way]:.1f} ms an image with the first, which records", flush=True)
+        print(f"{way}: {milliseconds[way]:.1f} ms per image with the first, which records", flush=True)
         save(options.out / f"{way}.npz", found, names)
     return milliseconds
 

@@ -42,7 +42,7 @@ class Way:
     look_into: bool = False
 
 
-WAYS = (  # most interesting first: what comes last is left out when the time is up
+WAYS = (  # most interesting first: the last ones are skipped when the time is up
     Way("fill", look_into=True),
     Way("crop", "crop", look_into=True),
     Way("fill in 2 batches side by side", batch=61),
@@ -52,7 +52,7 @@ WAYS = (  # most interesting first: what comes last is left out when the time is
 
 
 class NetworkAlone(DeviceViews):
-    """Chooses no candidates, but all that the network computes is looked at: what is left is the network's time."""
+    """Chooses no candidates but reads all that the network computes: what remains is the network's time."""
 
     def decode_top_k(
         self, size: Any, codes: torch.Tensor, values: torch.Tensor, whole: torch.Tensor
@@ -62,15 +62,15 @@ class NetworkAlone(DeviceViews):
         return rows, rows[..., 0] > torch.inf
 
 
-def speed(photographs: list[np.ndarray], rig: Rig, budget: float) -> dict[str, Any]:
+def speed(samples: list[np.ndarray], rig: Rig, budget: float) -> dict[str, Any]:
     """One table of all ways, as far as they fit into `budget` seconds."""
     begin = time.perf_counter()
-    images = [np.asarray(PIL.Image.fromarray(each).resize((640, 480))) for each in photographs[:3]]
+    images = [np.asarray(PIL.Image.fromarray(each).resize((640, 480))) for each in samples[:3]]
     removed = rig.removed(640, 480)
     predictor = wide_predictor(images[0], rig)
     whole = gigaflops(lambda: predictor(torch.zeros(1, 3, rig.side, rig.side, device=rig.device)))
     peak = matmul_peak(rig)
-    print(f"{whole:.1f} GFLOP a view; matrix peak {peak:.0f} TFLOP/s; copies {copy_rate(rig):.2f} TB/s")
+    print(f"{whole:.1f} GFLOP per view; matrix peak {peak:.0f} TFLOP/s; copies {copy_rate(rig):.2f} TB/s")
     result: dict[str, Any] = {"gigaflops_per_view": whole, "matmul_tflops": peak, "rows": []}
     loop = naive_loop(predictor, rig)
     loop(images[0], removed[:3])
@@ -90,7 +90,7 @@ def speed(photographs: list[np.ndarray], rig: Rig, budget: float) -> dict[str, A
             print(
                 f"{way.name:40s} {row['latency_ms']:6.2f} ms alone {row['ms']:6.2f} ms in a row "
                 f"{row['gflop']:6.0f} GFLOP {row['gflop'] / row['ms'] / peak:5.1%} of peak, {row['groups']} groups, "
-                f"{row['boxes']:.1f} boxes a view, first {row['first_s']:.1f} s",
+                f"{row['boxes']:.1f} boxes per view, first {row['first_s']:.1f} s",
                 flush=True,
             )
         except Exception:  # one way that fails must not take the others with it
@@ -178,7 +178,7 @@ def operations(views: DeviceViews, program: BatchPlan) -> float:
 
 
 def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, rig: Rig) -> dict[str, float]:
-    """Milliseconds of every stage, each recorded and run by itself."""
+    """Milliseconds of every stage, each recorded and run on its own."""
     views, device = engine(detector), torch.device(rig.device)
     placement, shown = detector.plan(image, removed)
 

@@ -124,7 +124,7 @@ def disturbed_runs(
 
 
 def wait_for_progress(run: Path, driver: subprocess.Popen[bytes], more: int) -> int:
-    """Until so many more images are on the disk, or the job is through; gives how many are there."""
+    """Wait until that many more images are on the disk, or the job is done; return how many are there."""
     begin, deadline = finished(run), time.monotonic() + WAIT
     while (now := finished(run)) < begin + more and driver.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -137,7 +137,7 @@ def finished(run: Path) -> int:
 
     try:
         return open_run(run).finished
-    except (ObjectSeekerError, OSError):  # not there yet, or a file went while it was looked at
+    except (ObjectSeekerError, OSError):  # not there yet, or a file went while it was read
         return 0
 
 

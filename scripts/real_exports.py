@@ -30,7 +30,7 @@ class Export(NamedTuple):
 
 
 class Own(NamedTuple):
-    """One graph of a project that exports by itself: what it finds in an image, and how it writes the graph.
+    """One graph of a project with its own export: what it finds in an image, and how it writes the graph.
 
     `layout` is what must be said of the graph when it is loaded.
     """
@@ -38,11 +38,11 @@ class Own(NamedTuple):
     find: Callable[[np.ndarray], tuple[Any, Any, Any]]
     write: Callable[[Path], None]
     most: int = 300
-    floor: float = FLOOR  # of the boxes that it was asked for
+    floor: float = FLOOR  # of the boxes that it returns
     layout: str = ""
 
 
-def picture(size: Size, seed: int = 0) -> np.ndarray:
+def make_image(size: Size, seed: int = 0) -> np.ndarray:
     """Noise with a red rectangle."""
     image = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     image[size[1] // 4 : size[1] // 2, size[0] // 4 : size[0] // 2] = (250, 20, 30)

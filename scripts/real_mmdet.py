@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from real_exports import CLASSES, FLOOR, IMAGENET, Own, Size, normalized, picture, randomise, settle
+from real_exports import CLASSES, FLOOR, IMAGENET, Own, Size, make_image, normalized, randomise, settle
 
 RTMDET = "mmdeploy,channels=bgr,mean=103.53/116.28/123.675,std=57.375/57.12/58.395"
 
@@ -49,7 +49,7 @@ def mmdet_rtmdet(size: Size) -> Own:
     torch.manual_seed(0)
     model = randomise(import_module("mmdet.registry").MODELS.build(config(settings)._cfg_dict))
     prepare = normalized(IMAGENET[0][::-1], IMAGENET[1][::-1], bgr=True)
-    settle(model, torch.cat([prepare(picture(size, seed)) for seed in range(8)]))
+    settle(model, torch.cat([prepare(make_image(size, seed)) for seed in range(8)]))
     sample = import_module("mmdet.structures").DetDataSample(metainfo={"img_shape": (size[1], size[0])})
 
     def find(image: np.ndarray) -> tuple[Any, Any, Any]:
@@ -57,7 +57,7 @@ def mmdet_rtmdet(size: Size) -> Own:
             (found,) = model.predict(prepare(image), [sample.clone()], rescale=False)
         return found.pred_instances.bboxes, found.pred_instances.scores, found.pred_instances.labels
 
-    return Own(find, lambda path: write_mmdeploy(model, prepare(picture(size)), path, config), 100, layout=RTMDET)
+    return Own(find, lambda path: write_mmdeploy(model, prepare(make_image(size)), path, config), 100, layout=RTMDET)
 
 
 def give_mmcv_its_suppression() -> None:

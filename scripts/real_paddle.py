@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from real_exports import CLASSES, FLOOR, IMAGENET, Own, Size, picture
+from real_exports import CLASSES, FLOOR, IMAGENET, Own, Size, make_image
 
 
 def paddle_model(build_model: Callable[..., Any], *, nms: bool = True, layout: str = "") -> Callable[[Size], Own]:
@@ -37,7 +37,7 @@ def paddle_model(build_model: Callable[..., Any], *, nms: bool = True, layout: s
         layers = [layer for layer in model.sublayers() if isinstance(layer, paddle.nn.BatchNorm2D)]
         for layer in layers:  # as `settle`
             layer.training, layer._momentum = True, 0.0
-        model(tensors(*(picture(size, seed) for seed in range(8))))
+        model(tensors(*(make_image(size, seed) for seed in range(8))))
         model.eval()
 
         def find(image: np.ndarray) -> tuple[Any, Any, Any]:
@@ -47,7 +47,7 @@ def paddle_model(build_model: Callable[..., Any], *, nms: bool = True, layout: s
         def write(path: Path) -> None:
             getattr(model, "yolo_head", model).exclude_nms = not nms  # PP-YOLOE's, and PicoDet's
             model.export_nms = nms
-            write_paddle(model, tensors(picture(size)), path)
+            write_paddle(model, tensors(make_image(size)), path)
 
         return Own(find, write, most=100, layout=layout)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from real_exports import CLASSES, FLOOR, IMAGENET, Export, Own, Size, around, normalized, picture, randomise, settle
+from real_exports import CLASSES, FLOOR, IMAGENET, Export, Own, Size, around, make_image, normalized, randomise, settle
 
 # --- Hugging Face transformers ------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ def nanodet_plus(size: Size) -> Export:
         return head._forward_onnx(fpn(backbone(images)))
 
     def read(outputs: Any, size: Size) -> tuple[Any, Any, Any]:
-        # Its post-processing takes logits, its exported graph gives scores.
+        # Its post-processing takes logits, its exported graph returns scores.
         scores, distances = outputs[..., : len(CLASSES)], outputs[..., len(CLASSES) :]
         shown = {"img": torch.zeros(1, 3, size[1], size[0])}
         ((boxes, labels),) = head.get_bboxes(torch.logit(scores), distances, shown)
@@ -176,7 +176,7 @@ def rfdetr_package(size: Size) -> Export:
 
 
 def torchvision_model(name: str) -> Callable[[Size], Export]:
-    """A model of torchvision, which resizes, normalizes and suppresses by itself."""
+    """A model of torchvision, which resizes, normalizes and suppresses on its own."""
 
     def build(size: Size) -> Export:
         from torchvision.models import get_model
@@ -204,7 +204,7 @@ def torchvision_model(name: str) -> Callable[[Size], Export]:
 def libreyolo_model(name: str, which: str, *, iou: float = 0.65, floor: float = 0.6, **options: Any) -> Any:
     """A model of libreyolo, exported and read by its own methods; `options` are those of its export.
 
-    `floor` keeps the boxes below a thousand: so many take part in our suppression.
+    `floor` keeps the boxes below a thousand: that many are used in our suppression.
     """
 
     def build(size: Size) -> Own:
@@ -214,7 +214,7 @@ def libreyolo_model(name: str, which: str, *, iou: float = 0.65, floor: float = 
         torch.manual_seed(0)
         model = getattr(import_module("libreyolo"), name)(None, size=which, nb_classes=len(CLASSES), device="cpu")
         randomise(model.model)
-        seen = [model._preprocess(picture(size, seed), color_format="rgb", input_size=side)[0] for seed in range(8)]
+        seen = [model._preprocess(make_image(size, seed), color_format="rgb", input_size=side)[0] for seed in range(8)]
         settle(model.model, torch.cat(seen))
         for weight in model.model.parameters():
             if weight.dim() == 1:

@@ -2,7 +2,7 @@
 
     python scripts/report_time.py --images 1000
 
-Builds a synthetic run (the packaged photographs cut to VOC's sizes, two or three objects an image, a detector that sees
+Builds a synthetic run (the packaged images cut to VOC's sizes, two or three objects per image, a detector that sees
 what a mask leaves of them), writes its report and opens it in Chromium. Needs Playwright and a Chromium of the system.
 """
 
@@ -44,13 +44,13 @@ new PerformanceObserver((list) => longTasks.push(...list.getEntries().map((entry
 
 def synthetic(folder: Path, count: int, recipe: Recipe) -> list[ObservedImage]:
     rng = np.random.default_rng(0)
-    photographs = [PIL.Image.open(sample.path).convert("RGB") for sample in samples()]
+    originals = [PIL.Image.open(sample.path).convert("RGB") for sample in samples()]
     masks = {size: recipe.masks(*size) for size in SIZES}
     images = []
     for number in range(count):
         size = SIZES[rng.integers(len(SIZES))]
         path = folder / f"{number:06d}.jpg"
-        _cut(photographs[rng.integers(len(photographs))], size, rng).save(path, quality=90)
+        _cut(originals[rng.integers(len(originals))], size, rng).save(path, quality=90)
         objects = [_box(rng, size) for _ in range(rng.integers(1, 6))]
         truth = Detections(objects, np.ones(len(objects)), rng.integers(CLASSES, size=len(objects)))
         strength = rng.uniform(0.2, 0.95, len(objects))
@@ -61,12 +61,12 @@ def synthetic(folder: Path, count: int, recipe: Recipe) -> list[ObservedImage]:
     return images
 
 
-def _cut(photograph: PIL.Image.Image, size: tuple[int, int], rng: np.random.Generator) -> PIL.Image.Image:
-    """A part of a photograph, so that no two files are alike."""
+def _cut(image: PIL.Image.Image, size: tuple[int, int], rng: np.random.Generator) -> PIL.Image.Image:
+    """A part of an image, so that no two files are alike."""
     part = rng.uniform(0.6, 1.0)
-    width, height = (int(part * length) for length in photograph.size)
-    x, y = int(rng.integers(photograph.width - width + 1)), int(rng.integers(photograph.height - height + 1))
-    return photograph.crop((x, y, x + width, y + height)).resize(size)
+    width, height = (int(part * length) for length in image.size)
+    x, y = int(rng.integers(image.width - width + 1)), int(rng.integers(image.height - height + 1))
+    return image.crop((x, y, x + width, y + height)).resize(size)
 
 
 def _box(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
@@ -120,7 +120,7 @@ def main() -> None:
         folder = Path(made)
         images = synthetic(folder, chosen.images, chosen.masks)
         seen = sum(len(image.observation.all_masked) for image in images) / len(images)
-        print(f"{len(images)} images, {sum(len(i.truth) for i in images)} objects, {seen:.0f} masked boxes an image")
+        print(f"{len(images)} images, {sum(len(i.truth) for i in images)} objects, {seen:.0f} masked boxes per image")
         browser = playwright.chromium.launch(executable_path=browser_file, args=FLAGS)
         for rule, follow in FOLLOWS.items():
             settings = EvaluationSettings(rule=follow.rule(Rule(), 0.5), threshold_schedule=follow, clean_recall=0.5)

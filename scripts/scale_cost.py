@@ -3,7 +3,7 @@
     python scripts/scale_cost.py [--detector builtin] [--images 6] [--masks halves:30] [--rounds 2]
 
 The model is forward passes x seconds a pass, the latter from `observe --estimate`, which times a few dozen views. One
-estimate is made before every run of the bundled photographs and one after; a machine that does other things in between
+estimate is made before every run of the bundled images and one after; a machine that does other things in between
 shows in how far the two are apart.
 """
 
@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scale_throughput import photographs
+from scale_throughput import repeated_images
 
 from objectseeker import detectors
 from objectseeker.core.recipes import parse_recipe
@@ -31,7 +31,7 @@ def main() -> None:
     options = parser.parse_args()
     detector, settings = detectors.load_detector(options.detector), ObservationSettings(parse_recipe(options.masks))
     with tempfile.TemporaryDirectory() as name:
-        dataset = photographs(Path(name), options.images)
+        dataset = repeated_images(Path(name), options.images)
 
         def foretell() -> float:
             return plan_run(dataset, settings).forward_passes * time_view(dataset, detector, settings)

@@ -2,7 +2,7 @@
 
     python scripts/scale_evaluate.py RUN [--times 1 4 16]
 
-The images of a run are gone through so many times over, as if the dataset were that much larger. Each size is evaluated
+The images of a run are repeated, as if the dataset were that much larger. Each size is evaluated
 in a process of its own, which prints its peak memory; the slope is what evaluation keeps of an image.
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
         print(line, flush=True)
         points.append([float(word) for word in line.split()[::2]])
     (images, _, least), (more, _, most) = points[0], points[-1]
-    print(f"{1e6 * (most - least) / (more - images):.0f} bytes an image more, from {images:.0f} to {more:.0f} images")
+    print(f"{1e6 * (most - least) / (more - images):.0f} bytes more per image, from {images:.0f} to {more:.0f} images")
 
 
 def measure(folder: str, times: int) -> None:

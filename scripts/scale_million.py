@@ -2,8 +2,8 @@
 
     python scripts/scale_million.py [--images 1000000] [--engine ray] [--workers 2] [--keep FOLDER]
 
-The listing is a Parquet file of so many ids over a hundred small files; the detector finds one box in each of the five
-views of an image (one line per axis), whatever it shows. So all there is to see is what a run costs besides the
+The listing is a Parquet file of that many ids over a hundred small files; the detector finds one box in each of the
+five views of an image (one line per axis), whatever it shows. So all there is to see is what a run costs besides the
 detector: every 100,000 images the driver's memory, the rate and what is on the disk, and at the end the store.
 """
 
@@ -83,7 +83,7 @@ def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
     count = sum(1 for file in out.rglob("*") if file.is_file())
     listing = (out / "images.parquet").stat().st_size
     each = size / options.images
-    say(f"store: {size:,} bytes in {count:,} files, {each:.1f} bytes an image ({listing:,} are the listing)")
+    say(f"store: {size:,} bytes in {count:,} files, {each:.1f} bytes per image ({listing:,} are the listing)")
     if options.read:
         read = sum(len(image.observation.all_masked) for image in run.images())
         say(f"read through: {read:,} masked boxes")

@@ -3,7 +3,7 @@
     python scripts/scale_throughput.py [--rounds 3] [--images 8] [--lines 8] [--json FILE]
 
 Two detectors: one that only sleeps for a second an image, which shows what Ray itself costs, and the builtin one, each
-worker with one core and one thread, on the bundled photographs. The cluster is up and the detectors are loaded before
+worker with one core and one thread, on the bundled images. The cluster is up and the detectors are loaded before
 anything is timed; what is timed is `observe` from the first image to the finished store. All runs of one detector must
 be equal to the last byte. Numbers are medians over the rounds; the machine should have nothing else to do.
 """
@@ -50,13 +50,13 @@ def main() -> None:
     start_cluster(available_cores())
     rows = []
     with tempfile.TemporaryDirectory() as name:
-        dataset = photographs(Path(name), options.images)
+        dataset = repeated_images(Path(name), options.images)
         for spec, lines in (("python:ray_detectors:sleeping", 1), ("builtin", options.lines)):
             rows += measure(spec, lines, dataset, Path(name) / spec.rpartition(":")[2], options)
     for row in rows:
         print(
-            f"{row['detector']:9} {row['engine']:28} {row['seconds']:7.3f} s an image, {row['ratio']:.3f} of its local "
-            f"counterpart; rounds {row['rounds']}"
+            f"{row['detector']:9} {row['engine']:28} {row['seconds']:7.3f} s per image, {row['ratio']:.3f} of its "
+            f"local counterpart; rounds {row['rounds']}"
         )
     if options.json:
         options.json.write_text(
@@ -116,12 +116,12 @@ def start_cluster(cores: int) -> None:
     ray.init(address="local", num_cpus=1 + cores, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
 
-def photographs(folder: Path, images: int) -> Dataset:
-    """So many images, from the bundled ones over and over."""
+def repeated_images(folder: Path, images: int) -> Dataset:
+    """A dataset of that many images: the bundled ones, repeated."""
     paths = [str(sample.path) for sample in samples()]
     columns = {"id": [str(n) for n in range(images)], "path": [paths[n % len(paths)] for n in range(images)]}
-    pq.write_table(pa.table(columns), folder / "photographs.parquet")
-    return open_dataset(f"list:{folder / 'photographs.parquet'}")
+    pq.write_table(pa.table(columns), folder / "images.parquet")
+    return open_dataset(f"list:{folder / 'images.parquet'}")
 
 
 if __name__ == "__main__":

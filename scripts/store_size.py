@@ -40,7 +40,7 @@ def main() -> None:
         parts = [StoredBoxes.join(found[start : start + size]) for start in range(0, len(found), size)]
         stored = sum(len(encode_boxes(part)) for part in parts)
         print(
-            f"in parts of {size}: {stored / len(found):,.0f} bytes an image ({len(found)} images, {len(parts)} parts)"
+            f"in parts of {size}: {stored / len(found):,.0f} bytes per image ({len(found)} images, {len(parts)} parts)"
         )
 
 

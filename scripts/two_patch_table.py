@@ -163,13 +163,13 @@ def as_text(result: dict[str, Any]) -> str:
         f"| {result['close']:.1f} | {result['over']:.1f} | {result['certification_ms_per_image']:.1f} ms |",
         "",
         f"{result['objects']} objects, {result['vacuous_far']} vacuously far; {result['lines']} lines, "
-        f"{result['views_per_image']} views an image; undefended AP50 {result['undefended_ap50']:.1f}; clean recall "
+        f"{result['views_per_image']} views per image; undefended AP50 {result['undefended_ap50']:.1f}; clean recall "
         f"{result['clean_recall']:.1f} at base_threshold {result['base_threshold']:.2f}, "
         f"mask_threshold {result['mask_threshold']:.3f}"
         + ("" if result["evidence_threshold"] is None else f", evidence_threshold {result['evidence_threshold']:.3f}")
         + ".",
         f"The sampled method has {result['sampled_pairs']:,} pairs of positions to look up: "
-        f"{result['sampled_seconds_per_image']:.1f} s an image here, estimated from {result['sampled_pairs_timed']:,} "
+        f"{result['sampled_seconds_per_image']:.1f} s per image here, estimated from {result['sampled_pairs_timed']:,} "
         "pairs.",
     ]
     return "\n".join(rows)
