@@ -21,8 +21,8 @@ allowed = lru_cache(64)(oracle.allowed)  # one patch and two are asked about in 
 def kept_pixels(observation: Observation) -> np.ndarray:
     """Bitmap (view, row, column): does the view show the pixel?"""
     shown = np.ones((len(observation.masks), observation.height, observation.width), dtype=bool)
-    for bitmap, rectangles in zip(shown, observation.masks.removed.reshape(len(shown), -1, 4), strict=True):
-        for x1, y1, x2, y2 in rectangles:
+    for bitmap, rectangles in zip(shown, observation.masks.removed, strict=True):
+        for x1, y1, x2, y2 in rectangles.reshape(-1, 4):
             bitmap[y1:y2, x1:x2] = False
     return shown
 
@@ -30,10 +30,16 @@ def kept_pixels(observation: Observation) -> np.ndarray:
 def removed(observation: Observation, patch: tuple[int, int]) -> np.ndarray:
     """Bitmap (view, y, x): does the view show no pixel of the patch at that position?"""
     shown = kept_pixels(observation)
-    xs, ys = oracle.positions(observation.width, observation.height, patch)
-    return np.array(
-        [[~shown[:, max(y, 0) : y + patch[1], max(x, 0) : x + patch[0]].any(axis=(1, 2)) for x in xs] for y in ys]
-    ).transpose(2, 0, 1)
+    count = np.zeros((len(shown), observation.height + 1, observation.width + 1), dtype=int)
+    count[:, 1:, 1:] = shown.cumsum(axis=1).cumsum(axis=2)  # pixels shown above and left of each corner
+    xs, ys = (np.array(one) for one in oracle.positions(observation.width, observation.height, patch))
+    left, right = np.maximum(xs, 0), np.minimum(xs + patch[0], observation.width)
+    top, bottom = np.maximum(ys, 0), np.minimum(ys + patch[1], observation.height)
+
+    def at(y: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return count[:, y[:, None], x]
+
+    return np.asarray(at(bottom, right) - at(top, right) - at(bottom, left) + at(top, left) == 0)
 
 
 def certify(observation: Observation, g: oracle.Box, patch: Patch, safe: list[int], gone: np.ndarray) -> tuple:

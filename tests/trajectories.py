@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property, partial
 from itertools import pairwise, product
+from typing import Any
 
 import adversary
 import numpy as np
@@ -87,7 +88,7 @@ def sequence(seed: int, *, largest: int = 5, frames: int | None = None) -> Seque
         )
         for t in range(count)
     ]
-    evidence = (
+    evidence: dict[str, Any] = (
         {"evidence_threshold": 0.1, "cluster_distance": float(rng.choice([0.1, 0.3]))} if rng.random() < 0.5 else {}
     )
     rule = Rule(mask_threshold=float(rng.choice([0.25, 0.5, 0.75])), classwise=bool(rng.random() < 0.7), **evidence)

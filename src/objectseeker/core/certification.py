@@ -32,6 +32,8 @@ from objectseeker.errors import ObjectSeekerError
 class Certificates:
     """Verdicts for the objects of one image, threat by threat.
 
+    Of a fabrication certificate (`fabrication`) the objects are output boxes, and "hide" reads "have made".
+
     - certified (P, N): no allowed position of patch p (of both patches, if its count is 2) hides object n. Vacuously
       true where no position is allowed.
     - vacuous (P, N): the certified pairs that have no allowed position.

@@ -36,7 +36,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from objectseeker.core.bounds import Bound
-from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.boxes import Detections, Floats, Ints
 from objectseeker.core.certification import Certificates
 from objectseeker.core.masks import DEFAULT_FILL, Image, Masks, as_image, fill_rectangles, require_gray
 from objectseeker.core.observation import Observation
@@ -280,14 +280,32 @@ class ObjectSeeker:
         The guarantee is that of `rule.certify`. `certification_threshold` is the rule's own unless given. An
         observation under other masks is an error.
         """
+        self._require_own_masks(observation)
+        return self.rule.certify(
+            observation, objects, patches, certification_threshold=certification_threshold, bound=bound
+        )
+
+    def certify_not_fabricated(
+        self, observation: Observation, detections: Detections, patches: Patch | Sequence[Patch]
+    ) -> Certificates:
+        """Certify which output boxes no allowed patch can have made, on the observed image as it is, attacked or not.
+
+        The guarantee is that of `rule.certify_not_fabricated`. An observation under other masks is an error.
+        """
+        self._require_own_masks(observation)
+        return self.rule.certify_not_fabricated(observation, detections, patches)
+
+    def certified_scores(self, observation: Observation, detections: Detections, patch: Patch) -> Floats:
+        """Return the score of each output box that no such patch can have made, as `rule.certified_scores`."""
+        self._require_own_masks(observation)
+        return self.rule.certified_scores(observation, detections, patch)
+
+    def _require_own_masks(self, observation: Observation) -> None:
         if observation.masks != self.masks.masks(observation.width, observation.height):
             raise ObjectSeekerError(
                 f"the observation has other masks than {self.masks}, which this detector is defended with: observe it "
                 "with this object"
             )
-        return self.rule.certify(
-            observation, objects, patches, certification_threshold=certification_threshold, bound=bound
-        )
 
     def _observe(self, images: Iterable[tuple[int | None, Image]]) -> Generator[tuple[Image, Observation]]:
         """Every image with what was seen of it; with its number, where it is a frame."""

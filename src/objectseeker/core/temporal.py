@@ -86,6 +86,30 @@ def frame_positions(
 
     One in which the object has no visible area is blind.
     """
+    proofs = rule.object_proofs(observation, objects, certification_threshold, bound)
+    return _frame_positions(observation, objects, patch, proofs)
+
+
+def frame_positions_not_fabricated(
+    rule: PruningRule, observation: Observation, detections: Detections, patch: Patch
+) -> list[FramePositions]:
+    """Return one frame's positions per output box: certified on its own iff `rule.certify_not_fabricated` does.
+
+    `uncertified` are the positions at which the box has no support. What `earliest_uncertified_start` says of a track
+    of such frames is then about support, by the same proof: let V_t be the positions at which the box of frame t has no
+    support.
+
+    Guarantee: if the entry of frame t is larger than s, then wherever a patch of this size lay in the frames from s to
+    t, at allowed positions that follow one another within `max_motion`, the box of the track has support in at least
+    `min_detections` of them, on views that show none of the patch: the patch did not make the track. Frames in which
+    the track has no box are `FramePositions.unobserved`.
+    """
+    return _frame_positions(observation, detections, patch, rule.support_proofs(observation, detections))
+
+
+def _frame_positions(
+    observation: Observation, objects: Detections, patch: Patch, proofs: Iterable[Sequence[ObjectProof]]
+) -> list[FramePositions]:
     if patch.count != 1:
         raise ObjectSeekerError(f"certificates over time are about one patch, got a count of {patch.count}")
     width, height = observation.width, observation.height
@@ -93,7 +117,6 @@ def frame_positions(
     areas = PatchPositions.of(objects.xyxy, width, height).allowed(
         patch.location, patch_sizes(patch, width, height, len(objects))
     )
-    proofs = rule.object_proofs(observation, objects, certification_threshold, bound)
     return [
         FramePositions(allowed, _intersect(_hiding(observation.masks, proof[0], size), allowed))
         if proof

@@ -9,9 +9,10 @@ import numpy as np
 
 from objectseeker.core.bounds import Bound, lower_bound
 from objectseeker.core.boxes import Detections, Floats
+from objectseeker.core.fabrication import SupportFit
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import cut_by_mask, prune_by_evidence
-from objectseeker.core.rules.interface import PruningRule, register_rule
+from objectseeker.core.rules.interface import DEFAULT_SUPPORT, PruningRule, register_rule
 from objectseeker.errors import ObjectSeekerError, require_flag, require_fraction, require_number
 
 
@@ -44,6 +45,10 @@ class Rule(PruningRule):
     evidence_power: float = 1.0
     edge_factor: float = 1.0
     cluster_distance: float = 0.1
+    support_threshold: float = DEFAULT_SUPPORT.threshold
+    support_fit: SupportFit = DEFAULT_SUPPORT.fit
+    support_overlap: float = DEFAULT_SUPPORT.overlap
+    ranking_margin: float = DEFAULT_SUPPORT.ranking_margin
 
     def __post_init__(self) -> None:
         # Stored as checked: equal rules are then written alike, whatever type of number they were given.
@@ -55,12 +60,16 @@ class Rule(PruningRule):
             "edge_factor",
             "cluster_distance",
             "evidence_threshold",
+            "support_threshold",
+            "support_overlap",
+            "ranking_margin",
         ):
             if getattr(self, name) is not None or name != "evidence_threshold":
                 checked[name] = require_fraction(getattr(self, name), name)
         checked["evidence_power"] = require_number(self.evidence_power, "evidence_power")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        _ = self.support_criteria  # rejects invalid settings
         if self.cluster_distance == 1:  # boxes that share no area would be neighbors
             raise ObjectSeekerError(f"cluster_distance must be below 1, got {self.cluster_distance!r}")
         if self.evidence_power <= 0:

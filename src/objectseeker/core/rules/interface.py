@@ -24,6 +24,13 @@ from objectseeker.core.certification import (
     object_proofs,
 )
 from objectseeker.core.evidence import Stars, build_stars
+from objectseeker.core.fabrication import (
+    SupportCriteria,
+    SupportFit,
+    certified_scores,
+    certify_not_fabricated,
+    support_proofs,
+)
 from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.observation import Observation
 from objectseeker.core.threats import Patch
@@ -31,6 +38,7 @@ from objectseeker.errors import ObjectSeekerError, require_fraction
 
 Overlap = Literal["ioa", "iou"]  # the covered share of the object, or the IoU with it
 
+DEFAULT_SUPPORT = SupportCriteria()
 THRESHOLDS = ("base_threshold", "mask_threshold", "evidence_threshold")  # what a threshold schedule sets
 
 
@@ -137,6 +145,37 @@ class PruningRule(ABC):
         return 1.0
 
     @property
+    def support_threshold(self) -> float:
+        """The score that a masked box needs to support an output box."""
+        return DEFAULT_SUPPORT.threshold
+
+    @property
+    def support_fit(self) -> SupportFit:
+        """How a masked box must fit the output box that it supports: "iou" or "ioa"."""
+        return DEFAULT_SUPPORT.fit
+
+    @property
+    def support_overlap(self) -> float:
+        """The overlap above which a masked box fits an output box."""
+        return DEFAULT_SUPPORT.overlap
+
+    @property
+    def ranking_margin(self) -> float:
+        """How far above its certified score a box is ranked at most."""
+        return DEFAULT_SUPPORT.ranking_margin
+
+    @property
+    def support_criteria(self) -> SupportCriteria:
+        """The settings of fabrication certificates, checked."""
+        return SupportCriteria(
+            threshold=self.support_threshold,
+            fit=self.support_fit,
+            overlap=self.support_overlap,
+            ranking_margin=self.ranking_margin,
+            classwise=self.classwise,
+        )
+
+    @property
     def min_mask_score(self) -> float:
         """The lowest score at which a masked box is used."""
         return self.mask_threshold if self.evidence_threshold is None else self.evidence_threshold
@@ -223,6 +262,40 @@ class PruningRule(ABC):
         return certify_jointly(
             observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
         )
+
+    def certify_not_fabricated(
+        self, observation: Observation, detections: Detections, patches: Patch | Sequence[Patch]
+    ) -> Certificates:
+        """Certify which output boxes no allowed patch can have made, on the image as it is.
+
+        Guarantee: if box n is certified against patch p, then whatever such a patch (two, if `p.count` is 2) drew into
+        the observed image, at any allowed position, the detector reports a box that supports box n, of its label if
+        `classwise`, on a view of the image without the patch. The proof is in `core.fabrication`; it holds for every
+        rule, whatever `prune` does.
+        """
+        return certify_not_fabricated(observation, detections, patches, self.support_criteria)
+
+    def certified_scores(self, observation: Observation, detections: Detections, patch: Patch) -> Floats:
+        """Return the score of each output box that no such patch can have made: see `core.fabrication`.
+
+        Guarantee: a box is certified not fabricated iff this is at least `support_threshold`.
+        """
+        return certified_scores(observation, detections, patch, self.support_criteria)
+
+    def support_proofs(self, observation: Observation, detections: Detections) -> Iterable[Sequence[ObjectProof]]:
+        """Return what supports each output box: one proof, or none of a box that has no visible area."""
+        return support_proofs(observation, detections, self.support_criteria)
+
+    def certify_jointly_not_fabricated(
+        self, observation: Observation, detections: Detections, patch: Patch
+    ) -> JointCertificate:
+        """Return how many output boxes no single patch can have made together: `proven` has support at the worst place.
+
+        Guarantee: whatever one such patch drew into the observed image and wherever, at most
+        len(detections) - `count` of these boxes have no box that supports them on a view without the patch.
+        """
+        size = require_anywhere(patch).size(observation.width, observation.height)
+        return certify_jointly(observation.masks, self.support_proofs(observation, detections), size)
 
     def resolve_threshold(self, certification_threshold: float | None) -> float:
         """Return the certification threshold T: the rule's default unless one is passed."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, intersection, iou, row_blocks
+from objectseeker.core.fabrication import SupportFit
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.rules.evidence import Rule
@@ -95,6 +96,22 @@ class IouRule(PruningRule):
     @property
     def edge_factor(self) -> float:
         return self.ioa_rule.edge_factor
+
+    @property
+    def support_threshold(self) -> float:
+        return self.ioa_rule.support_threshold
+
+    @property
+    def support_fit(self) -> SupportFit:
+        return self.ioa_rule.support_fit
+
+    @property
+    def support_overlap(self) -> float:
+        return self.ioa_rule.support_overlap
+
+    @property
+    def ranking_margin(self) -> float:
+        return self.ioa_rule.ranking_margin
 
     @property
     def filter_threshold(self) -> float:

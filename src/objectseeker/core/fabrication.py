@@ -1,0 +1,209 @@
+"""Fabrication: which output boxes no allowed patch can have made, and the score that none can have made.
+
+A hiding certificate says what a patch cannot take away; this one says what it cannot have added. Let b be an output box
+with label l. A masked box supports b if it has label l (any label, if the rule is class-agnostic), a score of at least
+`support_threshold`, and fits b: by an IoU above `support_overlap`, or by IoA if more than SUPPORT_INSIDE of it lies in
+b and it covers more than `support_overlap` of b. b is certified not fabricated against a patch threat if for every
+allowed position of the patch (of both, if there are two) some mask that removes it has a box that supports b.
+
+Guarantee: let X be the image that was observed, attacked or not, and let it differ from a scene X0 in the pixels of one
+patch of the threat alone (of two, if its count is 2), with any pixels, at any allowed position. If b is certified, the
+detector reports a box that supports b on a view of X0. So the patch made neither b nor its label.
+
+Proof: let the patch lie at position p. b is certified, so some mask m that removes a patch at p has a box that supports
+b. The view of X under m shows no pixel of the patch, and outside the patch X is X0, so the view of X0 under m has the
+same pixels. The detector is a pure function of them, so it reports the same box on that view of X0. Whether a masked
+box supports b depends on that box, its score and b alone, and b is given. QED.
+
+What it rests on: X is the image at hand, so nothing is assumed about it; the detector is pure at the batch shape used
+(`objectseeker check`); the observation holds what the detector reported under these very masks, so a view that was not
+observed supports nothing; and the threat is about b: far, close and over are relative to the output box itself.
+What it does not say: that b is right. A mistake that the detector makes on clean pixels is certified as one.
+
+The score of a supporting box is the detector's own, without `edge_factor`: that depends on box and mask alone, so
+either would be sound, and this one is what the detector says. Each supporting box is sufficient on its own, so all
+closed forms of `certification` hold, with the masks of such boxes as the safe masks.
+
+The certified score of b is the least, over the allowed positions, of the best score of a masked box of b's label that
+fits b, among the masks that remove the patch; 0 where there is none. By the same proof, at any threshold instead of
+`support_threshold`, no allowed patch has made it; and b is certified iff it is at least `support_threshold`. Against
+one patch it has a closed form: a mask removes a position by x or by y, so with a(x) and c(y) the best scores of the
+masks that do, the best at (x, y) is max(a(x), c(y)), and its least over a rectangle of positions is the larger of the
+least a and the least c. Two patches have none: the certified score is then the largest threshold that certifies b.
+
+Joint: one patch lies at one place. At every position p it can have made only boxes without support at p, so of all
+boxes of an image at most as many are fabricated as are without support at the worst position (`joint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from objectseeker.core.bounds import MARGIN
+from objectseeker.core.boxes import Bools, Detections, Floats, area, intersection, row_blocks
+from objectseeker.core.certification import (
+    Certificates,
+    ObjectProof,
+    Prover,
+    Proving,
+    certify_objects,
+    object_proofs,
+    visible_area,
+)
+from objectseeker.core.observation import Observation
+from objectseeker.core.positions import PositionClasses
+from objectseeker.core.threats import Patch, PatchPositions, patch_sizes
+from objectseeker.errors import ObjectSeekerError, require_fraction
+
+SupportFit = Literal["iou", "ioa"]
+
+SUPPORT_INSIDE = 0.7  # a box that fits by IoA lies in the output box by more than this share of it
+SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their size
+NO_SUPPORT = -1.0  # the score of a mask without a fitting box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupportCriteria:
+    """When a masked box supports an output box, and how far the certified score may lie below the score.
+
+    `threshold`, `fit` and `overlap` are `support_threshold`, `support_fit` and `support_overlap` of the rule; if not
+    `classwise`, labels are ignored, and a certificate then says nothing about the label.
+    """
+
+    threshold: float = 0.2
+    fit: SupportFit = "iou"
+    overlap: float = 0.3
+    ranking_margin: float = 0.3
+    classwise: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "overlap"):
+            object.__setattr__(self, name, require_fraction(getattr(self, name), f"support_{name}"))
+        object.__setattr__(self, "ranking_margin", require_fraction(self.ranking_margin, "ranking_margin"))
+        if self.threshold == 0:
+            raise ObjectSeekerError(f"support_threshold must be above 0, got {self.threshold!r}")
+        if self.fit not in get_args(SupportFit):
+            raise ObjectSeekerError(f"support_fit must be one of {', '.join(get_args(SupportFit))}, got {self.fit!r}")
+
+    def fits(self, boxes: Detections, detections: Detections) -> Bools:
+        """Return which boxes fit which detections, whatever their scores: (boxes, detections).
+
+        Guarantee: what fits does in exact arithmetic. Areas and their ratios are off by a few 2**-53 of themselves, far
+        less than MARGIN; ties, and boxes too small for that, do not fit.
+        """
+        shared = intersection(boxes.xyxy, detections.xyxy)
+        own, other = area(boxes.xyxy)[:, None], area(detections.xyxy)[None]
+        if self.fit == "iou":
+            fitting = shared > (self.overlap + MARGIN) * (own + other - shared)
+        else:
+            fitting = (shared > (SUPPORT_INSIDE + MARGIN) * own) & (shared > (self.overlap + MARGIN) * other)
+        if self.classwise:
+            fitting &= boxes.label[:, None] == detections.label[None]
+        return np.asarray(fitting & (own > SMALLEST_AREA) & (other > SMALLEST_AREA))
+
+    def ranking_scores(self, scores: Floats, certified_scores: Floats) -> Floats:
+        """Return the scores to rank by: at most `ranking_margin` above the certified ones."""
+        return np.minimum(scores, certified_scores + self.ranking_margin)
+
+
+def certify_not_fabricated(
+    observation: Observation, detections: Detections, patches: Patch | Sequence[Patch], criteria: SupportCriteria
+) -> Certificates:
+    """Certify which boxes none of the patches can have made: see the top of this module.
+
+    Guarantee: if box n is certified against patch p, and the observed image differs from a scene in the pixels of such
+    a patch alone, at an allowed position (of two, if `p.count` is 2), the detector reports a box that supports box n
+    on a view of that scene. A box without visible area is never certified.
+    """
+    return certify_objects(observation, detections, patches, _support(observation, criteria))
+
+
+def support_proofs(
+    observation: Observation, detections: Detections, criteria: SupportCriteria
+) -> Iterator[Sequence[ObjectProof]]:
+    """Yield what supports each box: one proof, or none for a box without visible area."""
+    return object_proofs(observation, detections, _support(observation, criteria))
+
+
+def certified_scores(
+    observation: Observation, detections: Detections, patch: Patch, criteria: SupportCriteria
+) -> Floats:
+    """Return the score of each box that no such patch can have made; 1 where no position is allowed.
+
+    Guarantee: if the score of box n is above 0, and the observed image differs from a scene in the pixels of one patch
+    (of two) of this threat alone, the detector reports a box that fits box n, of at least that score, on a view of that
+    scene. It is at least `criteria.threshold` iff box n is certified not fabricated. A box without visible area has 0.
+    """
+    scores = np.zeros(len(detections))
+    for some in row_blocks(len(detections), len(observation.all_masked) + len(observation.masks)):
+        boxes = detections[some]
+        visible = visible_area(boxes.xyxy, observation.width, observation.height) > 0
+        least = _least_score if patch.count == 1 else _largest_threshold
+        scores[some] = np.where(visible, np.maximum(least(observation, boxes, patch, criteria), 0.0), 0.0)
+    return scores
+
+
+def _support(observation: Observation, criteria: SupportCriteria) -> Prover:
+    enough = observation.all_masked.score >= criteria.threshold
+
+    def proving(detections: Detections) -> Proving:
+        supports = np.zeros((len(enough), len(detections)), dtype=np.bool_)
+        supports[enough] = criteria.fits(observation.all_masked[enough], detections)
+        return supports, None
+
+    return proving
+
+
+def _least_score(observation: Observation, detections: Detections, patch: Patch, criteria: SupportCriteria) -> Floats:
+    """Return the least of the best scores over the allowed positions of one patch, in closed form."""
+    width, height = observation.width, observation.height
+    best = np.full((len(detections), len(observation.masks)), NO_SUPPORT)  # of a fitting box under each mask
+    box, of_box = np.nonzero(criteria.fits(observation.all_masked, detections))
+    np.maximum.at(best, (of_box, observation.mask_index[box]), observation.all_masked.score[box])
+    classes = PositionClasses.of(observation.masks, patch.size(width, height))
+    along = [_best_removing(best, removes) for removes in classes.removes]
+    least = np.ones(len(detections))
+    allowed = PatchPositions.of(detections.xyxy, width, height).allowed(
+        patch.location, patch_sizes(patch, width, height, len(detections))
+    )
+    for n, rectangles in enumerate(allowed):
+        for rectangle in rectangles:
+            x, y = classes.reached(rectangle)
+            if len(x) and len(y):
+                least[n] = min(least[n], max(along[0][n, x].min(), along[1][n, y].min()))
+    return least
+
+
+def _best_removing(best: Floats, removes: Bools) -> Floats:
+    """Return the best score among the masks that remove a patch of each class: (detections, classes)."""
+    return np.stack([best[:, masks].max(axis=1, initial=NO_SUPPORT) for masks in removes], axis=1)
+
+
+def _largest_threshold(
+    observation: Observation, detections: Detections, patch: Patch, criteria: SupportCriteria
+) -> Floats:
+    """Return the largest score that certifies each box as its threshold, by bisection; NO_SUPPORT if none does.
+
+    A lower threshold makes more masks safe, and more safe masks certify no less.
+    """
+    masked = observation.all_masked
+
+    def proving(objects: Detections) -> Proving:
+        return criteria.fits(masked, objects) & (masked.score[:, None] >= objects.score), None
+
+    levels = np.unique(np.append(masked.score, 1.0))  # 1 for boxes that no allowed position concerns
+    low = np.full(len(detections), -1)  # the last level that certifies
+    high = np.full(len(detections), len(levels))  # the first that does not
+    while (high - low > 1).any():
+        middle = np.maximum((low + high) // 2, 0)
+        at_level = Detections(detections.xyxy, levels[middle], detections.label)  # each box's threshold as its score
+        certified = certify_objects(observation, at_level, patch, proving).certified[0]
+        low, high = (
+            np.where(certified, np.maximum(middle, low), low),
+            np.where(certified, high, np.minimum(middle, high)),
+        )
+    return np.where(low >= 0, levels[np.maximum(low, 0)], NO_SUPPORT)
