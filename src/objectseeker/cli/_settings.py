@@ -34,6 +34,10 @@ MEANINGS = {
     "edge_factor": "factor on the score of a box cut by its mask",
     "cluster_distance": "boxes whose IoA is at least 1 minus this form a cluster",
     "classwise": "prune and certify each class separately",
+    "support_threshold": "score at which a masked box supports an output box: not fabricated",
+    "support_fit": "how a supporting box fits the output box: iou, or ioa (most of it is inside)",
+    "support_overlap": "IoU, or covered share, above which a masked box fits",
+    "ranking_margin": "how far above its certified score a box is ranked at most",
     "alpha": "schedule: lowest mask_threshold",
     "beta": "schedule: share of the way from base_threshold to 1",
     "evidence_alpha": "schedule: alpha of evidence_threshold",
@@ -44,6 +48,7 @@ VALUES = {
     "mask_mode": ("fill", "crop", "drop"),
     "precision": ("float32", "float16", "bfloat16"),
     "classwise": ("true", "false"),
+    "support_fit": ("iou", "ioa"),
     "masks": ("halves:30", "pairs:10", "bands:1%"),
 }
 

@@ -1,8 +1,8 @@
-"""Fabrication: which output boxes no allowed patch can have made, and the score that none can have made.
+"""Fabrication certificates: which output boxes, and which scores, no allowed patch can have made.
 
 A hiding certificate says what a patch cannot take away; this one says what it cannot have added. Let b be an output box
 with label l. A masked box supports b if it has label l (any label, if the rule is class-agnostic), a score of at least
-`support_threshold`, and fits b: by an IoU above `support_overlap`, or by IoA if more than SUPPORT_INSIDE of it lies in
+`support_threshold`, and fits b: by an IoU above `support_overlap`, or by IoA if more than SUPPORT_INSIDE of it is in
 b and it covers more than `support_overlap` of b. b is certified not fabricated against a patch threat if for every
 allowed position of the patch (of both, if there are two) some mask that removes it has a box that supports b.
 
@@ -10,7 +10,7 @@ Guarantee: let X be the image that was observed, attacked or not, and let it dif
 patch of the threat alone (of two, if its count is 2), with any pixels, at any allowed position. If b is certified, the
 detector reports a box that supports b on a view of X0. So the patch made neither b nor its label.
 
-Proof: let the patch lie at position p. b is certified, so some mask m that removes a patch at p has a box that supports
+Proof: let the patch be at position p. b is certified, so some mask m that removes a patch at p has a box that supports
 b. The view of X under m shows no pixel of the patch, and outside the patch X is X0, so the view of X0 under m has the
 same pixels. The detector is a pure function of them, so it reports the same box on that view of X0. Whether a masked
 box supports b depends on that box, its score and b alone, and b is given. QED.
@@ -31,7 +31,7 @@ one patch it has a closed form: a mask removes a position by x or by y, so with 
 masks that do, the best at (x, y) is max(a(x), c(y)), and its least over a rectangle of positions is the larger of the
 least a and the least c. Two patches have none: the certified score is then the largest threshold that certifies b.
 
-Joint: one patch lies at one place. At every position p it can have made only boxes without support at p, so of all
+Joint: one patch is at one place. At every position p it can have made only boxes without support at p, so of all
 boxes of an image at most as many are fabricated as are without support at the worst position (`joint`).
 """
 
@@ -61,16 +61,16 @@ from objectseeker.errors import ObjectSeekerError, require_fraction
 
 SupportFit = Literal["iou", "ioa"]
 
-SUPPORT_INSIDE = 0.7  # a box that fits by IoA lies in the output box by more than this share of it
+SUPPORT_INSIDE = 0.7  # a box that fits by IoA is in the output box by more than this share of it
 SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their size
 NO_SUPPORT = -1.0  # the score of a mask without a fitting box
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportCriteria:
-    """When a masked box supports an output box, and how far the certified score may lie below the score.
+    """The settings of fabrication certificates: when a masked box supports an output box.
 
-    `threshold`, `fit` and `overlap` are `support_threshold`, `support_fit` and `support_overlap` of the rule; if not
+    `threshold`, `fit` and `overlap` are `support_threshold`, `support_fit` and `support_overlap` of the rule. If not
     `classwise`, labels are ignored, and a certificate then says nothing about the label.
     """
 
@@ -186,7 +186,7 @@ def _best_removing(best: Floats, removes: Bools) -> Floats:
 def _largest_threshold(
     observation: Observation, detections: Detections, patch: Patch, criteria: SupportCriteria
 ) -> Floats:
-    """Return the largest score that certifies each box as its threshold, by bisection; NO_SUPPORT if none does.
+    """Return the largest threshold that certifies each box, by bisection; NO_SUPPORT if none does.
 
     A lower threshold makes more masks safe, and more safe masks certify no less.
     """

@@ -288,7 +288,7 @@ class ObjectSeeker:
     def certify_not_fabricated(
         self, observation: Observation, detections: Detections, patches: Patch | Sequence[Patch]
     ) -> Certificates:
-        """Certify which output boxes no allowed patch can have made, on the observed image as it is, attacked or not.
+        """Certify which output boxes no allowed patch can have made, attacked or not.
 
         The guarantee is that of `rule.certify_not_fabricated`. An observation under other masks is an error.
         """

@@ -93,11 +93,11 @@ def frame_positions(
 def frame_positions_not_fabricated(
     rule: PruningRule, observation: Observation, detections: Detections, patch: Patch
 ) -> list[FramePositions]:
-    """Return one frame's positions per output box: certified on its own iff `rule.certify_not_fabricated` does.
+    """Return one frame's positions per output box, about its fabrication.
 
-    `uncertified` are the positions at which the box has no support. What `earliest_uncertified_start` says of a track
-    of such frames is then about support, by the same proof: let V_t be the positions at which the box of frame t has no
-    support.
+    A frame is certified on its own iff `rule.certify_not_fabricated` certifies it. `uncertified` are the positions at
+    which the box has no support. What `earliest_uncertified_start` says of a track of such frames is then about
+    support, by the same proof: let V_t be the positions at which the box of frame t has no support.
 
     Guarantee: if the entry of frame t is larger than s, then wherever a patch of this size lay in the frames from s to
     t, at allowed positions that follow one another within `max_motion`, the box of the track has support in at least

@@ -151,7 +151,7 @@ class PruningRule(ABC):
 
     @property
     def support_fit(self) -> SupportFit:
-        """How a masked box must fit the output box that it supports: "iou" or "ioa"."""
+        """The measure by which a masked box must fit the output box that it supports."""
         return DEFAULT_SUPPORT.fit
 
     @property
@@ -161,7 +161,7 @@ class PruningRule(ABC):
 
     @property
     def ranking_margin(self) -> float:
-        """How far above its certified score a box is ranked at most."""
+        """The most by which the score that ranks a box exceeds its certified score."""
         return DEFAULT_SUPPORT.ranking_margin
 
     @property
@@ -266,7 +266,7 @@ class PruningRule(ABC):
     def certify_not_fabricated(
         self, observation: Observation, detections: Detections, patches: Patch | Sequence[Patch]
     ) -> Certificates:
-        """Certify which output boxes no allowed patch can have made, on the image as it is.
+        """Certify which output boxes no allowed patch can have made, attacked or not.
 
         Guarantee: if box n is certified against patch p, then whatever such a patch (two, if `p.count` is 2) drew into
         the observed image, at any allowed position, the detector reports a box that supports box n, of its label if
@@ -289,7 +289,7 @@ class PruningRule(ABC):
     def certify_jointly_not_fabricated(
         self, observation: Observation, detections: Detections, patch: Patch
     ) -> JointCertificate:
-        """Return how many output boxes no single patch can have made together: `proven` has support at the worst place.
+        """Return which output boxes have support, at the position of one patch at which fewest have.
 
         Guarantee: whatever one such patch drew into the observed image and wherever, at most
         len(detections) - `count` of these boxes have no box that supports them on a view without the patch.
