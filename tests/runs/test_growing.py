@@ -127,10 +127,10 @@ def test_a_sample_is_drawn_from_all_and_grows(spec, tmp_path):
 
 
 def test_seeds_draw_different_samples_and_every_image_now_and_then(spec, tmp_path):
-    from objectseeker.runs.observe import _select_images
+    from objectseeker.runs.observe import select_images
 
     dataset = open_dataset(spec)
-    drawn = [tuple(entry.id for entry in _select_images(dataset, 3, seed)) for seed in range(60)]
+    drawn = [tuple(entry.id for entry in select_images(dataset, 3, seed)) for seed in range(60)]
     assert len(set(drawn)) > 50
     assert {image for sample in drawn for image in sample} == {str(number) for number in range(9)}
 

@@ -6,6 +6,7 @@ placement     positions where the certificate is weakest
 whitebox      a torch detector as a differentiable function of patch pixels
 losses        objectives of the gradient: hide, plant, relabel
 optimizers    the white-box and the black-box attack
+universal     one patch for a dataset: corner, far, random or carried; the attacked dataset
 metrics       success rates with confidence intervals, effects, recall between its bounds
 artifacts     files: images, loss curves, reproductions of broken guarantees
 """
@@ -16,5 +17,6 @@ from objectseeker.attack.artifacts import recheck
 from objectseeker.attack.job import AttackResult, attack
 from objectseeker.attack.metrics import read_recall
 from objectseeker.attack.pipeline import AttackBudget, Pipeline, Target
+from objectseeker.attack.universal import attack_dataset
 
-__all__ = ["AttackBudget", "AttackResult", "Pipeline", "Target", "attack", "read_recall", "recheck"]
+__all__ = ["AttackBudget", "AttackResult", "Pipeline", "Target", "attack", "attack_dataset", "read_recall", "recheck"]

@@ -187,13 +187,17 @@ def _open_run(source: Run | str | Path | Sequence[str | Path]) -> Run | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttackSetup:
-    """A defense, bound to its detector, as it runs on a device, and the optimizer that attacks it."""
+    """A defense, bound to its detector, as it runs on a device, and the optimizer that attacks it.
+
+    `white` are the detector's gradients, None in black-box mode.
+    """
 
     defense: Defense
     pipeline: Pipeline
     optimizer: PatchOptimizer
     mode: Mode
     device: str | None
+    white: WhiteBox | None = None
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -241,8 +245,8 @@ def load_attack(
     pipeline = Pipeline.from_seeker(seeker, certification_threshold)
     white = None if mode == "black-box" else _white_box(defense, detector, device or "cpu")
     if white is not None:
-        optimizer = partial(attack_by_gradients, replace(white, autocast=autocast))
-        return AttackSetup(bound, pipeline, optimizer, "white-box", device)
+        white = replace(white, autocast=autocast)
+        return AttackSetup(bound, pipeline, partial(attack_by_gradients, white), "white-box", device, white)
     if mode == "white-box":
         raise ObjectSeekerError(f"the detector has no gradients: got {defense.detector!r}. Use --mode black-box.")
     return AttackSetup(bound, pipeline, attack_by_random_search, "black-box", device)

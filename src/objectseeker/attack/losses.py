@@ -1,4 +1,4 @@
-"""Losses on the raw outputs of a network, one number per view: the objectives of the white-box attack.
+"""Losses on the raw outputs of a network: the objectives of the gradient attacks.
 
 A box shows the object if it covers more than T of it (or, if the rule is about IoU, has an IoU above T with it), has at
 least the score required in its view, has one of the object's labels, and has it as best class or is in a view in which
@@ -29,6 +29,11 @@ RIVAL_SCORE = 0.9
 MAX_PLANTED_BOXES = 4
 ANCHORS_PER_PLANT = 10
 MIN_PLANTED_IOU = 0.7
+MIN_DEGRADED_IOU = 0.3  # IoU with its object at and above which a box is pulled down by a universal patch
+BOXES_PER_OBJECT = 5  # boxes that show it best
+FABRICATED_BOXES = 60  # of a view: the likeliest wrong ones
+MIN_PLANTED_COVER = 0.8  # share of an object that a planted box covers: it then filters its masked boxes
+MAX_PLANTED_FIT = 0.45  # IoU with the object below which a planted box does not fit it
 FILTER_EXCESS = 1.03  # a planted box filters by this factor more than pruning requires
 
 
@@ -118,6 +123,55 @@ def planting_loss(
     loss = (lacking + 4 * (1 - best.values)).amin(2)
     missing = ((lacking > LOGIT_MARGIN) | (best.values < MIN_PLANTED_IOU)).all(2) & valid
     return (loss * valid).sum(1), missing.any(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DegradingTargets:
+    """The objects of each view in network pixels, for a patch that lowers average precision.
+
+    A label of -1 pads images with fewer objects. Boxes of `classes` can be fabricated. An object is hidden once no box
+    that fits it has `score`. With `plants` boxes are planted that filter the right masked boxes without fitting.
+    """
+
+    box: Tensor  # (N, O, 4)
+    label: Tensor  # (N, O)
+    classes: Tensor  # (C,) bool
+    score: float
+    plants: bool
+
+
+def degrading_loss(boxes: Tensor, scores: Tensor, targets: DegradingTargets) -> Tensor:
+    """Return the loss of all views: shown objects, missing fabricated boxes, missing planted boxes.
+
+    Args:
+        boxes: N x A x 4, in network pixels.
+        scores: N x A x C.
+        targets: One row per view.
+    """
+    import torch
+
+    logits, valid = logit(scores), targets.label >= 0
+    label = targets.label.clamp(min=0)
+    own = logits.gather(2, label[:, None].expand(-1, boxes.shape[1], -1)).transpose(1, 2)  # N O A
+    fit = tensor_iou(targets.box[:, :, None], boxes[:, None]) * valid[:, :, None]
+    near = fit > MIN_DEGRADED_IOU
+    best = own.masked_fill(~near, -20.0).topk(min(BOXES_PER_OBJECT, own.shape[2]), dim=2).values
+    required = float(np.log(targets.score / (1 - targets.score))) if 0 < targets.score < 1 else 0.0
+    shown = torch.relu(best - required + LOGIT_MARGIN).mean(2)
+    loss = (shown * valid).sum() / valid.sum().clamp(min=1)
+    right = torch.zeros_like(logits, dtype=torch.bool)
+    for n in range(targets.label.shape[1]):
+        column = torch.nn.functional.one_hot(label[:, n], logits.shape[2]).bool()[:, None]
+        right = right | (near[:, n, :, None] & column)
+    wrong = logits.masked_fill(right | ~targets.classes, -20.0).flatten(1)
+    fabricated = wrong.topk(min(FABRICATED_BOXES, wrong.shape[1]), dim=1).values
+    loss = loss + torch.nn.functional.softplus(-fabricated).mean()
+    if targets.plants and targets.label.shape[1]:
+        covers = (covered_share(targets.box[:, :, None], boxes[:, None]) > MIN_PLANTED_COVER) & (fit < MAX_PLANTED_FIT)
+        planted = own.masked_fill(~covers, -20.0).topk(min(BOXES_PER_OBJECT, own.shape[2]), dim=2).values
+        lacking = torch.nn.functional.softplus(-planted).mean(2)
+        loss = loss + (lacking * valid).sum() / valid.sum().clamp(min=1)
+    return loss
 
 
 def class_logits(scores: Tensor, targets: LossTargets) -> tuple[Tensor, Tensor]:

@@ -373,8 +373,7 @@ def attack_by_random_search(
         active = [n for n, task in enumerate(tasks) if id(task.target) not in done]
         if not active:
             break
-        share = FIRST_SQUARE * (LAST_SQUARE / FIRST_SQUARE) ** (step / budget.steps)
-        trials = [_redraw_square(patches[n], share, generators[n]) for n in active]
+        trials = [random_square(patches[n], step / budget.steps, generators[n]) for n in active]
         trial_states = evaluate(pipeline, [tasks[n] for n in active], trials)
         for n, patch, (loss, hidden) in zip(active, trials, trial_states, strict=True):
             if loss <= states[n][0]:
@@ -412,9 +411,10 @@ def _detect_on_views(
     return states
 
 
-def _redraw_square(patches: Patches, share: float, rng: np.random.Generator) -> Patches:
-    """Return `patches` with a random square of one of them in one random color, or in noise."""
+def random_square(patches: Patches, progress: float, rng: np.random.Generator) -> Patches:
+    """Redraw a random square of one of the patches in one color or in noise, smaller with progress."""
     count, height, width = patches.shape[:3]
+    share = FIRST_SQUARE * (LAST_SQUARE / FIRST_SQUARE) ** progress
     side = max(1, round(share * min(height, width)))
     x, y = int(rng.integers(width - side + 1)), int(rng.integers(height - side + 1))
     grain = (side, side, 3) if rng.random() < 0.3 else (1, 1, 3)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, progress, stderr_console, stdout_console, terminal_table
 from objectseeker.cli._options import DefenseOptions, Json, PatchOptions, expand_groups, open_run, print_rule
@@ -14,19 +15,37 @@ from objectseeker.cli._options import DefenseOptions, Json, PatchOptions, expand
 if TYPE_CHECKING:
     from objectseeker.attack import AttackResult
 
-ADVANCED = "Advanced"
+ADVANCED, UNIVERSAL = "Advanced", "Universal patch"
 
 
 @app.command()
 @expand_groups
 def attack(
-    source: Annotated[Path, typer.Argument(metavar="RUN|IMAGE", help="Folder that observe wrote, or an image.")],
+    source: Annotated[
+        str, typer.Argument(metavar="RUN|IMAGE|DATASET", help="Folder that observe wrote, an image, or a dataset.")
+    ],
     defense: DefenseOptions,
     threat: PatchOptions,
     out: Annotated[Path, typer.Option(help="Folder for attack.json, images and loss curves.")] = Path("attack"),
-    max_objects: Annotated[int, typer.Option(help="Attack at most N objects.", metavar="N")] = 5,
+    max_objects: Annotated[
+        int | None, typer.Option(help="Attack at most N objects. [5]", metavar="N", show_default=False)
+    ] = None,
     steps: Annotated[int, typer.Option(help="Optimization steps per patch.")] = 100,
-    restarts: Annotated[int, typer.Option(help="Patches per object.")] = 3,
+    restarts: Annotated[int | None, typer.Option(help="Patches per object. [3]", show_default=False)] = None,
+    universal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="One patch for a DATASET: corner, far, random or on:CLASS.",
+            rich_help_panel=UNIVERSAL,
+        ),
+    ] = None,
+    patch_image: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw this patch, train none.", rich_help_panel=UNIVERSAL)
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Number of images to draw at random.", rich_help_panel=UNIVERSAL)
+    ] = None,
     mode: Annotated[
         str | None,
         typer.Option(
@@ -49,25 +68,48 @@ def attack(
     provides images, annotations, detector and masks; without annotations the confident boxes of an image are the
     objects. Exit code 3: a certified object was hidden, so the guarantee is broken, and a reproduction is saved.
 
+    With --universal one patch is trained for a dataset and drawn into every image: in the corner, far from all objects,
+    at a random place, or on every object of a class, where its area is a share of the object's box. It is trained
+    against the detector, or against --defense, and the attacked images are written with their annotations.
+
     Example:  objectseeker attack street.jpg --patch-area 1% --patch-location over
     Example:  objectseeker attack runs/voc --defense tuned/defense.json --max-objects 20
+    Example:  objectseeker attack voc:VOCdevkit:val --universal corner --patch-area 4% --out attacked
+    Example:  objectseeker attack coco:val2017 --universal on:person --patch-area 12% --patch-image printed.png
     """
     from objectseeker.attack import AttackBudget
     from objectseeker.attack import attack as run_attack
 
-    run = open_run(source) if source.is_dir() else None
+    if universal is not None:
+        given = {
+            "--max-objects": max_objects,
+            "--restarts": restarts,
+            "--certification-threshold": certification_threshold,
+        }
+        for option, value in given.items():
+            if value is not None:
+                raise ObjectSeekerError(f"{option} {value} is for attacks on single objects. Omit it with --universal.")
+        _attack_dataset(
+            source, universal, defense, threat, patch_image, sample, out, steps, mode, device, seed, as_json
+        )
+        return
+    for option, unused in (("--patch-image", patch_image), ("--sample", sample)):
+        if unused is not None:
+            raise ObjectSeekerError(f"{option} {unused} is for one patch for a dataset. Add --universal.")
+    path = Path(source)
+    run = open_run(path) if path.is_dir() else None
     chosen, patch = defense.build(run), threat.patch()
     mode_name: Any = mode  # attack() rejects unknown modes
     with progress("attacking", 0) as bar:
         result = run_attack(
-            source if run is None else run,
+            path if run is None else run,
             chosen,
             patch,
             out=out,
             mode=mode_name,
             certification_threshold=certification_threshold,
-            max_objects=max_objects,
-            budget=AttackBudget(steps=steps, restarts=restarts),
+            max_objects=5 if max_objects is None else max_objects,
+            budget=AttackBudget(steps=steps, restarts=3 if restarts is None else restarts),
             device=device,
             seed=seed,
             on_progress=bar.update,
@@ -77,7 +119,7 @@ def attack(
     else:
         if defense.defense is None:
             print_rule(result.setup.defense)
-        print_result(result, out, None if run is None else source)
+        print_result(result, out, None if run is None else path)
     if result.broken_guarantees:
         leaking = result.summary["objects_with_leaking_views"]
         stderr_console.print(
@@ -86,6 +128,50 @@ def attack(
             f"under {escape(str(out / 'broken'))} and report them."
         )
         raise typer.Exit(3)
+
+
+def _attack_dataset(
+    dataset: str,
+    placement: str,
+    defense: DefenseOptions,
+    threat: PatchOptions,
+    patch_image: Path | None,
+    sample: int | None,
+    out: Path,
+    steps: int,
+    mode: str | None,
+    device: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Draw one patch into all images of a dataset, and print where they are."""
+    from objectseeker.attack import attack_dataset
+
+    with progress("training a patch", 0) as bar:
+        result = attack_dataset(
+            dataset,
+            placement,
+            defense.build(),
+            threat.patch(),
+            out=out,
+            system="undefended" if defense.defense is None else "defended",
+            patch_image=patch_image,
+            sample=sample,
+            steps=steps,
+            mode=mode,
+            device=device,
+            seed=seed,
+            on_progress=bar.update,
+        )
+    if as_json:
+        print_json(result.to_dict())
+        return
+    drawn = sum(map(len, result.rectangles.values()))
+    trained = "" if result.system is None else f", trained {result.mode} against the {result.system} detector"
+    stdout_console.print(f"{drawn} patches in {len(result.rectangles)} images{escape(trained)}: {escape(str(out))}")
+    folder = escape(str(out))
+    stdout_console.print(f"Next: objectseeker observe coco:{folder}/annotations.json:{folder}/images --out RUN2")
+    stdout_console.print("then: objectseeker evaluate RUN --attacked RUN2")
 
 
 def print_result(result: AttackResult, out: Path, run: Path | None) -> None:

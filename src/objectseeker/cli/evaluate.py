@@ -64,6 +64,10 @@ def evaluate(
             rich_help_panel="Advanced",
         ),
     ] = None,
+    attacked: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Run of the same images under attack: AP50 and recall of both."),
+    ] = None,
     attacks: Annotated[
         Path | None,
         typer.Option(
@@ -78,13 +82,15 @@ def evaluate(
 
     Everything is measured at the defense's own base threshold, as detect applies it, or with --operating-point
     elsewhere on its curve. Of several runs, each is compared with the first, image by image where they hold the same
-    images. With --cross-tune every run gets the rule that suits it. Without annotations only --objects is possible: the
-    objects are the boxes that the defended detector outputs.
+    images. With --attacked it measures what an attack on the same images takes. With --cross-tune every run gets the
+    rule that suits it. Without annotations only --objects is possible: the objects are the boxes that the defended
+    detector outputs.
 
     Example:  objectseeker evaluate runs/voc --defense tuned/defense.json
     Example:  objectseeker evaluate runs/voc --set rule=paper --operating-point clean_recall=0.8
     Example:  objectseeker evaluate runs/voc --tags tags.csv --by weather --by class
     Example:  objectseeker evaluate runs/voc --objects certificates.csv
+    Example:  objectseeker evaluate runs/voc --attacked runs/voc-attacked
     Example:  objectseeker evaluate runs/plain runs/masked --cross-tune 1 --operating-point clean_recall=0.8
     Example:  objectseeker evaluate runs/mot --window 8 --max-motion 2 --max-motion any
     """
@@ -100,6 +106,9 @@ def evaluate(
         return
     run = open_run(runs[0])
     chosen = defense.build(run)
+    if attacked is not None:
+        _compare_attacked(run, open_run(attacked), chosen, model, point, out, as_json)
+        return
     warn_unsuitable_masks(chosen.masks, threat.patch_count)
     tagged, requested = tags_and_slices(run, tags, slices)
     if objects is not None:
@@ -171,6 +180,33 @@ def _compare(
         print_json(found.to_dict())
         return
     _print([terminal_table(found.title(), rows), *found.caveats()])
+
+
+def _compare_attacked(
+    run: Run,
+    attacked: Run,
+    defense: Defense,
+    threat: ThreatModel,
+    point: dict[str, Any],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Print and save what an attack on the images of a run takes, and what certificates hold."""
+    from objectseeker.files.atomic import save_json, save_text
+    from objectseeker.metrics.attacked import evaluate_attacked
+    from objectseeker.text import to_csv
+
+    with progress("evaluating", 2 * len(attacked.indices)) as bar:
+        found = evaluate_attacked(run, attacked, defense, threat=threat, **point, on_image=bar.advance)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        save_json(out / "attacked.json", found.to_dict())
+        save_text(out / "attacked.csv", to_csv(found.rows()))
+    if as_json:
+        print_json(found.to_dict())
+        return
+    title = f"{found.clean.settings.protocol()}: {found.clean.images} images, clean and attacked; 95 % intervals"
+    _print([terminal_table(title, found.rows()), *found.sentences()])
 
 
 def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path, as_json: bool) -> None:

@@ -9,6 +9,7 @@
 | `false_alert_rate` | images to whose base boxes masks add a box / images, in percent |
 | `ap50`, `undefended_ap50` | AP at IoU 0.5 by the paper's protocol, mean over classes, in percent |
 | `ap50_loss` | `undefended_ap50` - `ap50`, in points |
+| `boxes_per_image(counts)` | boxes that were counted image by image / images |
 | `spurious_per_image` | boxes that masks add to clean images and that overlap no object of their class / images |
 | `undefended_clean_recall(row)`, `undefended_fppi(row)` | the undefended detector at one base threshold of its curve |
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.core.boxes import Floats
+from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.threats import PatchLocation, ThreatModel
 from objectseeker.metrics.average_precision import Curve, CurveTally, macro_mean, percent, ratio
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval, bootstrap_interval, exact_interval
@@ -204,6 +205,15 @@ def _undefended_ap50(tally: Tally, weights: Floats) -> Floats:
 def _spurious(tally: Tally, weights: Floats) -> Floats:
     sample = SampledTally(tally, weights)
     return ratio(sample.spurious, sample.images)
+
+
+def boxes_per_image(counts: Ints) -> Metric:
+    """Boxes that were counted image by image, in the order of the tally."""
+
+    def values(tally: Tally, weights: Floats) -> Floats:
+        return ratio(weights @ counts.astype(np.float64), SampledTally(tally, weights).images)
+
+    return Metric(values, upper=lambda _: max(float(counts.max(initial=0)), 1.0))
 
 
 clean_recall = Metric(_clean_recall, needs_objects=True, with_unseen=_clean_recall_with_unseen)

@@ -195,7 +195,7 @@ def time_view(
     count, batch_size = plan_run(dataset, settings, limit=limit).images, settings.batch_size or BATCH
     images: list[Image] = []
     reason: ObjectSeekerError | None = None
-    for entry in _select_images(dataset, count, seed):
+    for entry in select_images(dataset, count, seed):
         try:
             images.append(entry.load())
         except ObjectSeekerError as error:  # the job itself skips it too
@@ -248,7 +248,7 @@ def make_manifest(
         dataset_labels=None if match is None else tuple(match.dataset_labels.tolist()),
         unmatched_classes=() if match is None else match.unmatched_dataset,
         software=detector.software,
-        images=LazySequence(lambda: _select_images(dataset, count, seed), count),
+        images=LazySequence(lambda: select_images(dataset, count, seed), count),
         images_per_part=images_per_part or (1 if len(dataset) <= SMALL_DATASET else PART_SIZE),
         seed=seed if seed is None else int(seed),
         unverified_reason=detector.unverified_reason,
@@ -326,7 +326,7 @@ def _warn_at_start(run: Run, description: DetectorDescription, on_warning: Warn)
 
 def _pending_images(run: Run, dataset: Dataset) -> Iterator[ImageTask]:
     """Iterate over the images that are not finished, where they are now."""
-    entries = _select_images(dataset, len(run.manifest.images), run.manifest.seed)
+    entries = select_images(dataset, len(run.manifest.images), run.manifest.seed)
     for index, (known, entry) in enumerate(zip(run.manifest.ids(), entries, strict=False)):
         if known != entry.id:  # a folder is listed again: an added or removed file would give others a wrong number
             raise ObjectSeekerError(f"{dataset.spec} has changed: image {index} was {known!r} and is {entry.id!r} now")
@@ -334,7 +334,8 @@ def _pending_images(run: Run, dataset: Dataset) -> Iterator[ImageTask]:
             yield ImageTask(index, str(resolve_path(entry.path)), entry.size, entry.frame_number)
 
 
-def _select_images(dataset: Dataset, count: int, seed: int | None) -> Iterator[DatasetImage]:
+def select_images(dataset: Dataset, count: int, seed: int | None) -> Iterator[DatasetImage]:
+    """Yield `count` images: the first ones, or with a seed a random sample, of which a larger one has all."""
     """Return the first `count` images in the run's order, which does not depend on `count`."""
     if seed is None:
         return islice(dataset.images, count if count < len(dataset) else None)

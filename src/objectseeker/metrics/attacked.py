@@ -1,0 +1,332 @@
+"""A run and a run of the same images under attack: what is lost, and what certificates hold.
+
+Objects and their certificates are those of the clean run, boxes those of either: the ground truth of the attacked run
+is not used. Images are matched by id, else by file name.
+
+A certificate is a statement about single images, so it is checked image by image. `certified and lost` counts objects
+that are certified on the clean image and that no output box finds on the attacked one, where the attacked image is one
+that the certificate covers: the pixels that differ fit into one patch of the threat at an allowed position. It must
+be 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa, iou
+from objectseeker.core.label_map import LabelMap
+from objectseeker.core.masks import Image
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchPositions, ThreatModel, patch_sizes
+from objectseeker.datasets.dataset import IndexedSequence
+from objectseeker.defense import Defense
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.images import load_image
+from objectseeker.metrics import metric
+from objectseeker.metrics.average_precision import MIN_IOU
+from objectseeker.metrics.confidence_intervals import ConfidenceInterval
+from objectseeker.metrics.evaluation import (
+    ROWS,
+    Evaluation,
+    evaluate_images,
+    evaluation_metrics,
+    format_with_interval,
+    settings_for,
+)
+from objectseeker.metrics.image_set import OnImage
+from objectseeker.metrics.metric import difference_interval
+from objectseeker.metrics.tally import MAX_TALLIED_IMAGES
+from objectseeker.runs.run import Run
+from objectseeker.text import to_html
+
+SYSTEMS = ("undefended", "defended")
+UNDER_ATTACK = ("ap50", "clean_recall", "fppi")  # metrics of both runs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LostObjects:
+    """Objects certified against the patch that was drawn, and those of them lost, per location."""
+
+    certified: Mapping[str, int]
+    lost: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.lost.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttackedEvaluation:
+    """A defense on clean images and on the same images under attack.
+
+    Attributes:
+        clean: The metrics of the clean images.
+        attacked: Those of the attacked ones, by the same rule.
+        fabricated: Per system the boxes per image that match no object and that the clean image does not have.
+        lost: Objects that are certified against the patch that was drawn, and those of them that were lost.
+        outside_threat: Images whose changed pixels fit into no patch of the threat.
+        differences: Metrics of the attacked images minus those of the clean ones, with paired intervals.
+    """
+
+    clean: Evaluation
+    attacked: Evaluation
+    fabricated: Mapping[str, ConfidenceInterval]
+    lost: LostObjects
+    outside_threat: int
+    differences: Mapping[str, ConfidenceInterval]
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return a table: one row per metric, clean and under attack, undefended and defended."""
+        labels = {key: label for label, key in ROWS.items()}
+        names = {"ap50": "AP50", "clean_recall": "recall", "fppi": labels["fppi"]}
+        rows = [
+            {"": names[key]}
+            | {
+                f"{system}{', attacked' if of is self.attacked else ''}": _cell(of, f"{system}.{key}")
+                for system in SYSTEMS
+                for of in (self.clean, self.attacked)
+            }
+            for key in UNDER_ATTACK
+        ]
+        fabricated = {
+            f"{system}, attacked": format_with_interval("fppi", one.value, one)
+            for system, one in self.fabricated.items()
+        }
+        rows.append(dict.fromkeys(rows[0], "") | {"": "fabricated boxes per image"} | fabricated)
+        for location in PATCH_LOCATIONS:
+            key = f"certified_recall.{location}"
+            if f"defended.{key}" in self.clean.intervals:
+                cell = {"defended": _cell(self.clean, f"defended.{key}")}
+                rows.append(dict.fromkeys(rows[0], "") | {"": labels[key]} | cell)
+        return rows
+
+    def sentences(self) -> list[str]:
+        """Say what was lost, and which images the certificates cover."""
+        images = self.clean.images
+        lines = [
+            f"certified and lost: {self.lost.total} of {sum(self.lost.certified.values())} "
+            f"({', '.join(f'{location} {count}' for location, count in self.lost.certified.items())})"
+        ]
+        if self.outside_threat:
+            lines.append(
+                f"in {self.outside_threat} of {images} images other pixels differ than one patch of the threat covers: "
+                "the certificates do not cover them"
+            )
+        return lines
+
+    def _repr_html_(self) -> str:
+        return to_html(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, ready for JSON."""
+        return {
+            "images": self.clean.images,
+            "clean": self.clean.to_dict(),
+            "attacked": self.attacked.to_dict(),
+            "fabricated_per_image": {system: _plain(one) for system, one in self.fabricated.items()},
+            "differences": {name: _plain(one) for name, one in self.differences.items()},
+            "certified_under_attack": dict(self.lost.certified),
+            "certified_and_lost": dict(self.lost.lost),
+            "outside_threat": self.outside_threat,
+        }
+
+
+def _cell(evaluation: Evaluation, name: str) -> str:
+    interval = evaluation.intervals.get(name)
+    return "-" if interval is None else format_with_interval(name.partition(".")[2], interval.value, interval)
+
+
+def _plain(interval: ConfidenceInterval) -> dict[str, float]:
+    return {"value": interval.value, "low": interval.low, "high": interval.high}
+
+
+def evaluate_attacked(
+    run: Run,
+    attacked: Run,
+    defense: Defense | None = None,
+    *,
+    threat: ThreatModel | None = None,
+    clean_recall: float | None = None,
+    base_threshold: float | None = None,
+    fppi: float | None = None,
+    on_image: OnImage = lambda: None,
+) -> AttackedEvaluation:
+    """Measure a defense on clean images and on the same images under attack.
+
+    The operating point is found on the clean images; the attacked ones are measured with the same rule.
+
+    Args:
+        run: The clean images.
+        attacked: The same images, or some of them, attacked; observed with the same detector and masks.
+        defense: The defense to measure. Default: the run's own.
+        threat: The patch to certify against. Default: one square patch of 1 % of the image.
+        clean_recall: Measure at this clean recall, a fraction.
+        base_threshold: Measure at this base threshold.
+        fppi: Measure with at most this many false positives per clean image.
+        on_image: Called whenever an image is done.
+
+    Raises:
+        ObjectSeekerError: An attacked image has no clean one, or the runs have different detectors or masks.
+    """
+    defense = run.bind_defense(run.defense() if defense is None else defense)
+    attacked.bind_defense(defense)
+    model = ThreatModel() if threat is None else threat
+    point = {"clean_recall": clean_recall, "base_threshold": base_threshold, "fppi": fppi}
+    pairs = match_images(run, attacked)
+    if len(pairs) > MAX_TALLIED_IMAGES:
+        raise ObjectSeekerError(f"at most {MAX_TALLIED_IMAGES:,} attacked images are measured: got {len(pairs):,}")
+    clean_images = ImagePairs(run, attacked, pairs, of_attacked=False)
+    attacked_images = ImagePairs(run, attacked, pairs, of_attacked=True)
+    clean = evaluate_images(
+        clean_images,
+        run.label_map,
+        settings_for(run, defense, threat=model, **point),
+        defense=defense,
+        on_image=on_image,
+    )
+    if clean.defended.point is None or clean.deployed is None:
+        raise ObjectSeekerError(clean.defended.caveat() or "the clean images have no such operating point")
+    deployed = clean.deployed
+    settings = settings_for(run, deployed, threat=model)
+    under_attack = evaluate_images(attacked_images, run.label_map, settings, defense=deployed, on_image=on_image)
+    counts, lost, outside_threat = _compare_images(clean_images, attacked_images, run.label_map, clean)
+    known, compared = evaluation_metrics(clean), evaluation_metrics(under_attack)
+    differences = {
+        f"{system}.{key}": difference_interval(
+            (compared[f"{system}.{key}"], under_attack.tally), (known[f"{system}.{key}"], clean.tally)
+        )
+        for system in SYSTEMS
+        for key in UNDER_ATTACK
+    }
+    fabricated = {
+        system: metric.boxes_per_image(of_system).interval(under_attack.tally) for system, of_system in counts.items()
+    }
+    return AttackedEvaluation(clean, under_attack, fabricated, lost, outside_threat, differences)
+
+
+def match_images(run: Run, attacked: Run) -> list[tuple[int, int]]:
+    """Return the positions of each clean image and its attacked image, in the clean run's order."""
+    entries, others = (
+        [(one.manifest.images[index].id, Path(str(one.manifest.images[index].path)).stem) for index in one.indices]
+        for one in (run, attacked)
+    )
+    by_id = {key: n for n, (key, _) in enumerate(entries)}
+    stems = [stem for _, stem in entries]
+    by_stem = {stem: n for n, stem in enumerate(stems) if stems.count(stem) == 1}
+    pairs: dict[int, int] = {}
+    for position, (key, stem) in enumerate(others):
+        n = by_id.get(key, by_stem.get(stem))
+        if n is None:
+            raise ObjectSeekerError(
+                f"{attacked.folder} has the image {key!r}, {run.folder} has none of that id or file name: observe the "
+                "clean images of the attacked ones"
+            )
+        if n in pairs:
+            raise ObjectSeekerError(f"{attacked.folder} has the image {key!r} twice. Give one attacked image of each.")
+        pairs[n] = position
+    return sorted(pairs.items())
+
+
+class ImagePairs(IndexedSequence[ObservedImage]):
+    """The clean or the attacked images of two runs, with the clean run's objects."""
+
+    def __init__(self, run: Run, attacked: Run, pairs: Sequence[tuple[int, int]], *, of_attacked: bool) -> None:
+        self._clean, self._attacked, self._pairs, self._of_attacked = (
+            run.images(),
+            attacked.images(),
+            pairs,
+            of_attacked,
+        )
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def _item(self, position: int) -> ObservedImage:
+        n, other = self._pairs[position]
+        clean = self._clean[n]
+        if not self._of_attacked:
+            return clean
+        attacked = self._attacked[other]
+        sizes = [(one.observation.width, one.observation.height) for one in (clean, attacked)]
+        if sizes[0] != sizes[1]:
+            raise ObjectSeekerError(
+                f"the attacked image of {clean.id!r} must have its size {sizes[0][0]} x {sizes[0][1]}: "
+                f"got {sizes[1][0]} x {sizes[1][1]}"
+            )
+        return replace(clean, path=attacked.path, observation=attacked.observation)
+
+
+def _compare_images(
+    clean_images: Sequence[ObservedImage],
+    attacked_images: Sequence[ObservedImage],
+    label_map: LabelMap,
+    clean: Evaluation,
+) -> tuple[dict[str, Ints], LostObjects, int]:
+    """Return fabricated boxes per system and image, lost objects, and images no patch explains."""
+    assert clean.defended.point is not None
+    rule, tally, threat = clean.defended.point.rule, clean.tally, clean.settings.threat
+    threshold = rule.resolve_threshold(threat.certification_threshold)
+    measure = iou if rule.overlap == "iou" else ioa
+    fabricated: dict[str, list[int]] = {system: [] for system in SYSTEMS}
+    certified: dict[str, int] = dict.fromkeys(PATCH_LOCATIONS, 0)
+    lost: dict[str, int] = dict.fromkeys(PATCH_LOCATIONS, 0)
+    outside = 0
+    for n, (before, after) in enumerate(zip(clean_images, attacked_images, strict=True)):
+        outputs = [
+            {
+                "undefended": one.observation.base.with_min_score(rule.base_threshold),
+                "defended": rule.prune(one.observation),
+            }
+            for one in (before, after)
+        ]
+        for system in SYSTEMS:
+            fabricated[system].append(count_fabricated(outputs[1][system], outputs[0][system], before, label_map))
+        objects = tally.image == n
+        boxes, labels = tally.box[objects], tally.label[objects]
+        output = outputs[1]["defended"]
+        finds = measure(boxes, output.xyxy) > threshold
+        if rule.classwise:
+            finds &= label_map.dataset_labels[output.label][None] == labels[:, None]
+        found = finds.any(axis=1)
+        changed = changed_rectangle(load_image(before.path), load_image(after.path))
+        size = before.observation.width, before.observation.height
+        explained = False
+        for row, patch in enumerate(threat.patches()):
+            fits = patch_explains(changed, patch, boxes, *size)
+            holds = tally.certified[threat][row][objects] & fits
+            certified[patch.location] += int(holds.sum())
+            lost[patch.location] += int((holds & ~found).sum())
+            explained |= bool(fits.any())
+        outside += not explained and len(boxes) > 0
+    counts = {system: np.array(numbers, np.int64) for system, numbers in fabricated.items()}
+    return counts, LostObjects(certified, lost), outside
+
+
+def count_fabricated(boxes: Detections, clean: Detections, image: ObservedImage, label_map: LabelMap) -> int:
+    """Count boxes that fit no object of their class, ignored ones included, and no box of the clean image."""
+    known = (iou(boxes.xyxy, clean.xyxy) >= MIN_IOU) & (boxes.label[:, None] == clean.label[None])
+    fits = iou(boxes.xyxy, image.truth.xyxy) >= MIN_IOU
+    fits &= label_map.dataset_labels[boxes.label][:, None] == image.truth.label[None]
+    return int(np.count_nonzero(~(known.any(axis=1) | fits.any(axis=1))))
+
+
+def changed_rectangle(clean: Image, attacked: Image) -> Ints | None:
+    """Return the smallest rectangle with all pixels that differ, None if none does."""
+    ys, xs = np.nonzero((clean != attacked).any(axis=2))
+    return np.array([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]) if len(xs) else None
+
+
+def patch_explains(rectangle: Ints | None, patch: Patch, boxes: Floats, width: int, height: int) -> Bools:
+    """Return for which objects the changed pixels fit into a patch at a position that the threat allows."""
+    if rectangle is None:
+        return np.ones(len(boxes), np.bool_)
+    sizes = patch_sizes(patch, width, height, len(boxes))
+    allowed = PatchPositions.of(boxes, width, height).allowed(patch.location, sizes)  # (N, R, 4)
+    first = np.maximum(allowed[..., :2], (rectangle[2:] - sizes)[:, None])
+    last = np.minimum(allowed[..., 2:], rectangle[:2])
+    return np.asarray((first <= last).all(axis=-1).any(axis=-1))
