@@ -80,7 +80,9 @@ def test_the_rule_of_a_runs_defense_may_be_any_other(tmp_path):
 
 
 def test_a_detector_that_was_handed_over_has_no_defense(tmp_path):
-    run = run_here(make_dataset(tmp_path / "images", 1), tmp_path / "run")
+    here = run_here(make_dataset(tmp_path / "images", 1), tmp_path / "run")
+    assert here.defense().detector is here.detector  # until the process ends
+    run = open_run(tmp_path / "run")
     with pytest.raises(
         ObjectSeekerError, match=r"does not state how its detector spots sha256:0123 is loaded.* named by its SPEC"
     ):

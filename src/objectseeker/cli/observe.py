@@ -105,7 +105,8 @@ def observe(
 
     DATASET is coco:FILE.json:IMAGES, coco:ROOT, voc:VOCDEVKIT:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt,
     list:FILE.parquet, or a folder of images; of sequences mot:DIR, cvat:FILE.xml:IMAGES, boxes:DIR, or any other after
-    frames:. Images may be at addresses such as s3://bucket/folder.
+    frames:. Images may be at addresses such as s3://bucket/folder. python:MODULE:NAME is a MAITE dataset, which is
+    stored in --out; naming one executes its code.
 
     Example:  objectseeker observe voc:VOCdevkit:val --out runs/voc --estimate
     Example:  objectseeker observe coco:instances_val2017.json:val2017 --detector onnx:yolox_nano.onnx --out runs/coco
@@ -114,10 +115,9 @@ def observe(
     Example:  objectseeker observe mot:MOT17/train --masks rolling:8:halves:30 --out runs/mot
     Example:  objectseeker observe s3://fleet/2026 --device cuda --ray auto --out runs/fleet
     """
-    from objectseeker.datasets import open_dataset
     from objectseeker.runs.engines import ClusterRequest
     from objectseeker.runs.manifest import ObservationSettings
-    from objectseeker.runs.observe import observe, plan_run, time_view
+    from objectseeker.runs.observe import dataset_of, observe, plan_run, time_view
 
     if limit is not None and sample is not None:
         raise ObjectSeekerError("give --limit (the first images) or --sample (some of all), not both")
@@ -127,7 +127,7 @@ def observe(
     if workers is not None and ray is None:
         raise ObjectSeekerError(f"--workers {workers} needs a Ray cluster: add --ray auto or --ray local")
     cluster = None if ray is None else ClusterRequest(address=None if ray == "local" else ray, workers=workers)
-    data = open_dataset(dataset, strict=strict, allow_outside_paths=allow_outside_paths)
+    data = dataset_of(dataset, out, strict=strict, allow_outside_paths=allow_outside_paths)
     settings = [*(defense.settings or ()), *([] if masks is None else [f"masks={masks}"])]
     chosen = replace(defense, settings=settings).build()
     stored = ObservationSettings.from_defense(chosen, base_floor=base_floor, mask_floor=mask_floor)

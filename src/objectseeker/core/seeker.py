@@ -24,14 +24,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, repeat
 from queue import SimpleQueue
 from threading import Thread
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -44,6 +44,9 @@ from objectseeker.core.recipes import Halves, Recipe, recipe_for_frame, require_
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, is_out_of_memory, require_count
+
+if TYPE_CHECKING:
+    from objectseeker.core.maite import MaiteModel
 
 # Reading while something else works: the next item of an iterator is made in a thread.
 
@@ -307,6 +310,36 @@ class ObjectSeeker:
                 "with this object"
             )
 
+    def as_maite(
+        self,
+        *,
+        index2label: Mapping[int, str] | None = None,
+        class_map: Mapping[str, str] | None = None,
+        patches: Patch | Sequence[Patch] = (),
+        white: float = 1.0,
+    ) -> MaiteModel:
+        """Return this defended detector as a MAITE object detection Model.
+
+        Args:
+            index2label: Class names by label of a dataset, as its metadata has them: targets then have the dataset's
+                labels, and no boxes of classes that it does not have. Default: the detector's own labels.
+            class_map: Dataset class by detector class, for names that do not match.
+            patches: Certify the boxes of every target against these.
+            white: The value of white in images that are not integers.
+
+        Example:
+            >>> from objectseeker.core.rules import Rule
+            >>> detector = lambda images: [Detections([[2, 2, 9, 9]], [0.9], [0]) for _ in images]
+            >>> detector.names = ("car",)
+            >>> model = ObjectSeeker(detector, Rule(), masks=Halves(2)).as_maite(index2label={3: "car"})
+            >>> (target,) = model([np.zeros((3, 16, 16), np.uint8)])
+            >>> target.boxes.tolist(), target.labels.tolist()
+            ([[2.0, 2.0, 9.0, 9.0]], [3])
+        """
+        from objectseeker.core.maite import to_maite_model
+
+        return to_maite_model(self, index2label=index2label, class_map=class_map, patches=patches, white=white)
+
     def _observe(self, images: Iterable[tuple[int | None, Image]]) -> Generator[tuple[Image, Observation]]:
         """Every image with what was seen of it; with its number, where it is a frame."""
         begun: deque[tuple[Image, Masks]] = deque()
@@ -411,7 +444,10 @@ def _require_results(results: Sequence[Detections], count: int, of: str) -> list
         raise ObjectSeekerError(f"the detector returned {len(found)} results for {count} {of}")
     for entry in found:
         if not isinstance(entry, Detections):
-            raise ObjectSeekerError(f"the detector must return Detections, got {type(entry).__name__}")
+            raise ObjectSeekerError(
+                f"the detector must return Detections, got {type(entry).__name__}. Make a detector of an object of "
+                "another library with objectseeker.detectors.load_detector."
+            )
     return found
 
 

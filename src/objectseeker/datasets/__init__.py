@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from objectseeker.core.class_matching import ClassMatch, match_classes
 from objectseeker.datasets import coco, kitti, tracking, unlabeled, voc, yolo
-from objectseeker.datasets.class_matching import ClassMatch, match_classes
 from objectseeker.datasets.dataset import Dataset, DatasetImage
 from objectseeker.datasets.parsing import SkipLog
 from objectseeker.datasets.sequences import as_sequences

@@ -82,8 +82,9 @@ def load_detector(source: str | Detector | DetectorHolder, **options: Any) -> Lo
 
     Args:
         source: A SPEC such as `onnx:model.onnx`; a callable from a sequence of images to one `Detections` per image
-            (used unchanged if it has `names` and a `fingerprint` already); or a `Defense`, which rejects a detector
-            other than its own and takes the options `device` and `trust_detector` only.
+            (used unchanged if it has `names` and a `fingerprint` already); a YOLO object of ultralytics, a pipeline of
+            transformers, a detection model of torchvision or a MAITE model, in memory; or a `Defense`, which rejects a
+            detector other than its own and takes the options `device` and `trust_detector` only.
         options: None is the detector's own default. `input_size` is a side, or width and height, in pixels. `layout`
             names the family of an ONNX graph (`network.layouts`). `class_names` are those of an ONNX, python or
             torchvision detector or of a callable. Boxes scored below `score_floor` are not returned. `device` is cpu,
@@ -121,13 +122,14 @@ def load_detector(source: str | Detector | DetectorHolder, **options: Any) -> Lo
 
 
 def _load_callable(function: Detector, given: Mapping[str, Any]) -> LoadedDetector:
-    from objectseeker.detectors.python import wrap_callable
+    from objectseeker.detectors.python import adapt_object, wrap_callable
 
     if not callable(function):
         raise ObjectSeekerError(
             f"a detector must be a SPEC, a callable or a Defense, got {function!r}: pass one of {', '.join(SPECS)}"
         )
     _reject_unknown(given, _CALLABLE | {"batch_size"}, "a callable has")
+    function = adapt_object(function)
     if isinstance(function, LoadedDetector) and "class_names" not in given:
         return function
     return wrap_callable(function, class_names=given.get("class_names"))

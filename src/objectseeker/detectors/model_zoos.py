@@ -186,13 +186,13 @@ def load_ultralytics(file: str, **options: Any) -> SingleImageDetector:
 
 def ultralytics_detector(
     model: Any,
-    weights: Path,
+    weights: Path | None = None,
     *,
     input_size: int | tuple[int, int] = 640,
     score_floor: float = SCORE_FLOOR,
     device: str = "cpu",
 ) -> SingleImageDetector:
-    """Wrap a model of ultralytics, which was loaded from the file `weights`.
+    """Wrap a model of ultralytics; its fingerprint is of the file `weights`, or of the model in memory.
 
     Its `predict` takes BGR arrays and returns results with `boxes.xyxy`, `boxes.conf` and `boxes.cls`. For speed,
     export the model to ONNX: its views are then masked after the resize and run in batches.
@@ -206,7 +206,11 @@ def ultralytics_detector(
 
     processor = fingerprint.on_cpu() if device == "cpu" else fingerprint.device_fingerprint(device)
     settings = f"{width}x{height} floor={score_floor:g} {processor}"
-    named = f"{weights.name} ({settings}) sha256:{fingerprint.hash_files(weights)}"
+    if weights is None:
+        model.fuse()  # as the first prediction would, so that the weights are the same before it and after
+        named = f"{type(model).__name__} ({settings}) sha256:{fingerprint.hash_weights(model.model)}"
+    else:
+        named = f"{weights.name} ({settings}) sha256:{fingerprint.hash_files(weights)}"
     return SingleImageDetector(
         names=from_mapping(model.names), fingerprint=named, detect_one=detect_one, score_floor=score_floor
     )

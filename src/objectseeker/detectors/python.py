@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.maite import MaiteDetector, has_maite_metadata
 from objectseeker.core.masks import DEFAULT_FILL, Image
 from objectseeker.core.seeker import UNTOUCHED, ViewDetector
 from objectseeker.detectors.network import fingerprint
@@ -106,25 +107,56 @@ def load_python(target: str, *, class_names: Sequence[str] | None = None) -> Pyt
     file, a change of weights could go unnoticed, and `unverified_reason` reports it.
 
     Args:
-        target: MODULE:FUNCTION; FUNCTION may be any callable object.
+        target: MODULE:FUNCTION; FUNCTION may be any callable object, and those that `adapt_object` knows.
         class_names: Class names by label; default: the attribute `names` of FUNCTION or MODULE (a sequence, or a
             mapping from labels to names), else none.
 
     Raises:
         ObjectSeekerError: The module cannot be imported, or has no such callable, or an attribute is invalid.
     """
-    module_name, _, function_name = target.partition(":")
-    if not module_name or not function_name:
-        raise ObjectSeekerError(f"cannot read python:{target}: write python:MODULE:FUNCTION")
-    module = _import(module_name)
-    function = getattr(module, function_name, None)
+    module, named = import_named(target)
+    function = adapt_object(named)
     if not callable(function):
+        module_name, _, function_name = target.partition(":")
         raise ObjectSeekerError(f"{module_name} has no callable named {function_name!r}: name one that it defines")
     if getattr(module, "__file__", None) is None:
-        raise ObjectSeekerError(f"{module_name} has no source file: name a module that has one")
+        raise ObjectSeekerError(f"{module.__name__} has no source file: name a module that has one")
     if target not in _loaded or _loaded[target][0] is not module:
         _loaded[target] = (module, *_fingerprint(target, module, function))
     return _wrap(function, f"python:{target}", class_names, module, *_loaded[target][1:])
+
+
+def import_named(target: str) -> tuple[ModuleType, Any]:
+    """Import MODULE of MODULE:NAME, which executes its code; return it and its NAME, None if missing."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise ObjectSeekerError(f"cannot read python:{target}: write python:MODULE:FUNCTION")
+    module = _import(module_name)
+    return module, getattr(module, name, None)
+
+
+def adapt_object(source: Any) -> Any:
+    """Return the detector of an object of another library; anything else is returned unchanged.
+
+    Known are a YOLO of ultralytics, an object detection pipeline of transformers, a detection model of torchvision and
+    a MAITE model. The library is not imported for that: an object of it exists only if it was.
+    """
+    libraries = {base.__module__.partition(".")[0] for base in type(source).__mro__}
+    if "ultralytics" in libraries and hasattr(source, "predict"):
+        from objectseeker.detectors.model_zoos import ultralytics_detector
+
+        return ultralytics_detector(source, device=str(getattr(source, "device", None) or "cpu"))
+    if "transformers" in libraries and hasattr(source, "image_processor") and hasattr(source, "model"):
+        from objectseeker.detectors.transformers import transformers_detector
+
+        return transformers_detector(source.model, source.image_processor, device=str(source.device))
+    if any(base.__module__.startswith("torchvision.models.detection") for base in type(source).__mro__):
+        from objectseeker.detectors.model_zoos import torchvision_detector
+
+        return torchvision_detector(source, device=str(next(source.parameters()).device))
+    if has_maite_metadata(source) and not isinstance(source, type):
+        return MaiteDetector(source)
+    return source
 
 
 def wrap_callable(function: DetectorFunction, *, class_names: Sequence[str] | None = None) -> PythonDetector:

@@ -12,9 +12,18 @@ import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats
 from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.interop.certified_recall import CertifiedRecall
 from objectseeker.text import quote
 
-__all__ = ["from_coco", "from_fiftyone", "from_supervision", "to_coco", "to_fiftyone", "to_supervision"]
+__all__ = [
+    "CertifiedRecall",
+    "from_coco",
+    "from_fiftyone",
+    "from_supervision",
+    "to_coco",
+    "to_fiftyone",
+    "to_supervision",
+]
 
 
 def to_supervision(detections: Detections, names: Sequence[str] | None = None) -> Any:

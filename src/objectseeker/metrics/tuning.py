@@ -333,8 +333,7 @@ def tune(
         seed=seed,
     )
     result = tune_images(run.images(), run.label_map, search, on_trial=on_trial)
-    loadable = run.manifest.detector_spec is not None
-    return replace(result, defense=run.defense(*result.chosen) if loadable else None)
+    return replace(result, defense=run.defense(*result.chosen) if run.has_detector else None)
 
 
 def tune_images(

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.Image
 
 from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe, Rolling, parse_recipe, recipe_for_frame
 from objectseeker.core.seeker import Detector, ViewDetector, detect_views
 from objectseeker.datasets import Dataset, DatasetImage, match_classes, open_dataset
 from objectseeker.datasets.dataset import LazySequence
+from objectseeker.datasets.maite import PYTHON, import_maite_dataset, is_maite_dataset, store_image, store_maite_dataset
 from objectseeker.defense import BATCH, Defense, spec_relative_to
 from objectseeker.detectors import LoadedDetector, load_detector
 from objectseeker.errors import ObjectSeekerError, require_count
@@ -80,11 +80,11 @@ def observe(
     than before, and ends as one that was made at once; it is never made smaller.
 
     Args:
-        images: A dataset such as `coco:annotations.json:images`, a folder of images, a `Dataset`, or RGB images as
-            arrays of uint8, which are stored in the run as lossless files.
+        images: A dataset such as `coco:annotations.json:images`, a folder of images, a `Dataset`; or a MAITE dataset,
+            python:MODULE:NAME of one, or RGB images as arrays of uint8: these are stored in the run as lossless files.
         detector: A SPEC such as `onnx:model.onnx`; a `Defense`, whose masks, fill and batch size are used and which
-            rejects a detector other than its own; or a callable from a sequence of images to one `Detections` per
-            image.
+            rejects a detector other than its own; or a detector in memory, as `load_detector` takes it: a callable, a
+            MAITE model, a YOLO of ultralytics, a pipeline of transformers.
         out: Folder of the run, new or one to resume.
         masks: Mask recipe, such as `Halves(30)` or "halves:30". Default: half masks of 30 lines.
         fill: Gray value of removed pixels.
@@ -113,7 +113,7 @@ def observe(
         >>> from objectseeker import observe
         >>> run = observe("images/", "builtin", out="run", masks="halves:10", limit=100)  # doctest: +SKIP
     """
-    dataset = _as_dataset(images, Path(out))
+    dataset = dataset_of(images, out)
     options = {"masks": masks, "fill": fill, "batch_size": batch_size}
     defense, settings = _defense_and_settings(detector, options, base_floor, mask_floor)
     if defense is None and (device is not None or cluster is not None):
@@ -149,6 +149,9 @@ def observe(
                             done += 1
                             on_progress(done, total)
     run = open_run(out)
+    if run.manifest.detector_spec is None:
+        held = defense.detector if defense is not None else detector
+        run = replace(run, detector=held if callable(held) else None)
     for image in run.broken:
         on_warning(f"image skipped (objects lost: {image.objects}): {image.reason}")
     if not run.files:
@@ -259,22 +262,28 @@ def job_of(manifest: Manifest) -> ObservationJob:
     return ObservationJob(manifest.observation_settings, manifest.detector_names, manifest.images_per_part)
 
 
-def _as_dataset(images: str | Path | Dataset | Iterable[Image], out: Path) -> Dataset:
+def dataset_of(images: Any, out: str | Path, **options: bool) -> Dataset:
+    """Return the dataset of what `observe` is given; images in memory are stored in the folder `out`.
+
+    `options` are those of `open_dataset`.
+    """
     if isinstance(images, Dataset):
         return images
+    folder = Path(out) / IMAGES
+    if isinstance(images, str) and images.startswith(PYTHON):
+        images = import_maite_dataset(images)
+    if is_maite_dataset(images):
+        return store_maite_dataset(images, folder)
     if isinstance(images, str | Path):
-        return open_dataset(images)
-    folder = out / IMAGES
+        return open_dataset(images, **options)
     folder.mkdir(parents=True, exist_ok=True)
     for number, image in enumerate(images):
-        file = folder / f"{number:06d}.png"
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise ObjectSeekerError(
                 f"image {number} must be an RGB array of uint8, height x width x 3, got {type(image).__name__}: pass "
-                "such arrays, or a dataset or a folder of images"
+                "such arrays, a MAITE dataset, or a dataset or a folder of images"
             )
-        if not file.exists() or not np.array_equal(np.asarray(PIL.Image.open(file)), image):
-            PIL.Image.fromarray(image).save(file)
+        store_image(image, folder / f"{number:06d}.png")
     return open_dataset(folder)
 
 

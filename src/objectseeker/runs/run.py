@@ -32,6 +32,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.rules import PruningRule
+from objectseeker.core.seeker import Detector
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.datasets.dataset import IndexedSequence
 from objectseeker.defense import BATCH, Defense, spec_resolved_from, spec_without_path
@@ -93,6 +94,12 @@ class Run:
     unreadable: Mapping[int, str]
     damaged: tuple[Path, ...]
     orphaned: tuple[Path, ...]
+    detector: Detector | None = None  # in memory, if no SPEC names it
+
+    @property
+    def has_detector(self) -> bool:
+        """Return whether the detector can be loaded again: a SPEC names it, or it is in memory."""
+        return self.manifest.detector_spec is not None or self.detector is not None
 
     @property
     def indices(self) -> list[int]:
@@ -149,16 +156,19 @@ class Run:
         The default rule is that of the detector, with thresholds by `threshold_schedule` if that is given.
         """
         manifest, settings = self.manifest, self.manifest.observation_settings
-        if manifest.detector_spec is None:
+        if not self.has_detector:
             raise ObjectSeekerError(
                 f"the run does not state how its detector {manifest.detector_fingerprint} is loaded, so it has no "
-                "defense: observe with a detector named by its SPEC, or pass a defense"
+                "defense: open it with open_run(FOLDER, detector=...), observe with a detector named by its SPEC, or "
+                "pass a defense"
             )
+        spec = manifest.detector_spec
+        assert spec is not None or self.detector is not None
         options = dict(manifest.detector_options)
         if settings.batch_size not in (None, BATCH):
             options["batch_size"] = settings.batch_size
         default = Defense.for_detector(
-            spec_resolved_from(manifest.detector_spec, self.folder),
+            self.detector if spec is None else spec_resolved_from(spec, self.folder),  # type: ignore[arg-type]
             masks=settings.masks,
             fill=settings.fill,
             fingerprint=manifest.detector_fingerprint,
@@ -195,6 +205,8 @@ class Run:
                 scores that the run stores. The message names each difference.
         """
         settings, rule = self.manifest.observation_settings, defense.rule
+        if defense.fingerprint is None and not isinstance(defense.detector, str):
+            defense = defense.with_fingerprint(defense.load_detector().fingerprint)
         differences = [
             *_detector_differences(self.manifest, defense),
             *_observation_differences(settings, defense),
@@ -221,7 +233,7 @@ class Run:
                 f"{self.folder} has damaged parts ({_list(self.damaged)}): run observe again with the same settings, "
                 "which computes only those again"
             )
-        return StoredImages(self)
+        return StoredImages(replace(self, detector=None))  # other processes read images, too
 
     def boxes_of_part(self, number: int) -> StoredBoxes:
         """Return the stored boxes of the finished images of a part."""
@@ -318,26 +330,37 @@ class StoredImages(IndexedSequence[ObservedImage]):
         )
 
 
-def open_run(folder: str | Path) -> Run:
+def open_run(folder: str | Path, *, detector: Detector | None = None) -> Run:
     """Open the run in `folder` and verify its checksums; it may be unfinished or have damaged parts.
 
     Args:
         folder: What `observe` wrote.
+        detector: The detector in memory that was observed, if no SPEC names it: its defenses can then be built.
 
     Raises:
-        ObjectSeekerError: There is no run in `folder`, or its settings or its images are damaged.
+        ObjectSeekerError: There is no run in `folder`, its settings or its images are damaged, or the detector is
+            another one.
 
     Example:
         >>> from objectseeker import open_run
         >>> open_run("runs/voc").complete  # doctest: +SKIP
         True
     """
+    run = _try_to_read(Path(folder))
+    if detector is None:
+        return run
+    run = replace(run, detector=detector)
+    run.bind_defense(replace(run.defense(), detector=detector, fingerprint=None))  # rejects another detector
+    return run
+
+
+def _try_to_read(folder: Path) -> Run:
     for _ in range(MAX_ATTEMPTS - 1):
         try:
-            return _read_run(Path(folder))
+            return _read_run(folder)
         except FileNotFoundError:  # a process that writes it has just joined pending files: try again
             continue
-    return _read_run(Path(folder))
+    return _read_run(folder)
 
 
 def _read_run(folder: Path) -> Run:

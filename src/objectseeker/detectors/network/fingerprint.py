@@ -47,8 +47,6 @@ def hash_module(module: Any) -> str:
     Weights count with their names, types and shapes. The settings of a part are its class and its plain attributes: a
     threshold or a number of heads decides the boxes as much as the weights do, but is not one of them.
     """
-    import torch
-
     digest = hashlib.sha256()
     for name, part in module.named_modules():
         digest.update(f"{name} {type(part).__module__}.{type(part).__qualname__}".encode())
@@ -56,10 +54,23 @@ def hash_module(module: Any) -> str:
             (key, value) for key, value in vars(part).items() if key not in IGNORED_ATTRIBUTES and _is_plain(value)
         )
         digest.update(repr(plain).encode("utf-8", "backslashreplace"))
+    _add_weights(digest, module)
+    return digest.hexdigest()
+
+
+def hash_weights(module: Any) -> str:
+    """Hash the weights of a PyTorch module alone, for a module whose attributes change while it runs."""
+    digest = hashlib.sha256()
+    _add_weights(digest, module)
+    return digest.hexdigest()
+
+
+def _add_weights(digest: Any, module: Any) -> None:
+    import torch
+
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 # Attributes that decide nothing: where transformers read the model from, with which kernels, whether it is in training.

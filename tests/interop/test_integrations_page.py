@@ -1,0 +1,54 @@
+"""The page about other tools: every block of Python runs, in order, where its tool is installed."""
+
+import importlib.resources
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from interop.test_maite import MODULE
+
+from objectseeker import load_image, open_dataset
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "integrations.md"
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not part of the package")
+
+
+class Samples:
+    """Two images of the demonstration as a MAITE dataset."""
+
+    def __init__(self):
+        root = importlib.resources.files("objectseeker.demo") / "samples"
+        self.data = open_dataset(f"coco:{root / 'annotations.json'}:{root}")
+        self.metadata = {"id": "samples", "index2label": dict(enumerate(self.data.names))}
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        image = self.data.images[index]
+        truth = image.ground_truth
+        target = SimpleNamespace(boxes=truth.xyxy / 4, labels=truth.label, scores=truth.score)
+        return image.load()[::4, ::4].transpose(2, 0, 1), target, {"id": index}
+
+
+def blocks():
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.count("```python") == text.count("<!-- example")
+    return re.findall(r"<!-- example(?:: ([\w ]+))? -->\n```python\n(.*?)^```$", text, re.S | re.M)
+
+
+@pytest.mark.parametrize(("needs", "block"), blocks() if PAGE.exists() else [])
+def test_every_block_runs(needs, block, tmp_path, monkeypatch):
+    for tool in needs.split():
+        if find_spec(tool) is None:
+            pytest.skip(f"needs {tool}")
+    monkeypatch.chdir(tmp_path)
+    mine: dict = {}
+    exec(MODULE, mine)
+    sample = importlib.resources.files("objectseeker.demo") / "samples" / "crossing.jpg"
+    names = {"image": load_image(str(sample))[::4, ::4].copy(), "dataset": Samples(), "maite_model": mine["model"]}
+    if "maite_model" in block:
+        names["dataset"] = mine["dataset"]
+    exec(compile(block, "integrations.md", "exec"), names)
