@@ -82,7 +82,7 @@ def synthetic_image(number: int, lines: int, seed: int) -> ObservedImage:
         id=str(number),
         path=Path(f"{number}.jpg"),
         observation=Observation(WIDTH, HEIGHT, masks, base, masked),
-        truth=Detections(objects, np.ones(count), label),
+        ground_truth=Detections(objects, np.ones(count), label),
         ignore=none,
         crowd=none,
     )

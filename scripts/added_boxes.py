@@ -33,7 +33,7 @@ def main() -> None:
         own = int((base.score >= rule.base_threshold).sum())
         output = rule.prune(image.observation)
         added = output[np.arange(own, len(output))]  # the detector's own come first
-        kinds.update(kind(added[[number]], image.truth) for number in range(len(added)))
+        kinds.update(kind(added[[number]], image.ground_truth) for number in range(len(added)))
     total = sum(kinds.values())
     print(f"{total} boxes added to {len(run.images())} images")
     for name, count in kinds.most_common():

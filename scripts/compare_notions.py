@@ -52,7 +52,7 @@ def main() -> None:
     for index in sorted(chosen.tolist()):
         number, n = objects[index]
         image = images[number]
-        targets, _ = run.label_map.map_to_detector(image.truth[[n]])
+        targets, _ = run.label_map.map_to_detector(image.ground_truth[[n]])
         star = np.asarray(rule.certify(image.observation, targets, patches).certified.any(axis=1))
         total["star"] += star
         for p, patch in enumerate(patches):

@@ -45,7 +45,7 @@ def main() -> int:
         index, n = everything[number]
         image = images[index]
         started = time.perf_counter()
-        targets, _ = run.label_map.map_to_detector(image.truth[int(n)])
+        targets, _ = run.label_map.map_to_detector(image.ground_truth[int(n)])
         ours[row] = rule.certify(image.observation, targets, threats).certified.any(axis=1)
         seconds[0] += time.perf_counter() - started
         started = time.perf_counter()

@@ -308,7 +308,7 @@ def _digest(image: Any) -> str:
     """Everything about an observed image that a figure may rest on."""
     observation = image.observation
     digest = hashlib.sha256(repr((image.id, str(image.path), observation.width, observation.height)).encode())
-    for boxes in (observation.base, *observation.masked, image.truth):
+    for boxes in (observation.base, *observation.masked, image.ground_truth):
         for array in (boxes.xyxy, boxes.score, boxes.label):
             digest.update(str(array.shape).encode() + array.tobytes())
     for flags in (image.ignore, image.crowd):

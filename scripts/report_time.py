@@ -120,7 +120,10 @@ def main() -> None:
         folder = Path(made)
         images = synthetic(folder, chosen.images, chosen.masks)
         seen = sum(len(image.observation.all_masked) for image in images) / len(images)
-        print(f"{len(images)} images, {sum(len(i.truth) for i in images)} objects, {seen:.0f} masked boxes per image")
+        print(
+            f"{len(images)} images, {sum(len(i.ground_truth) for i in images)} objects, "
+            f"{seen:.0f} masked boxes per image"
+        )
         browser = playwright.chromium.launch(executable_path=browser_file, args=FLAGS)
         for rule, follow in FOLLOWS.items():
             settings = EvaluationSettings(rule=follow.rule(Rule(), 0.5), threshold_schedule=follow, clean_recall=0.5)

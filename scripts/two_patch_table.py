@@ -62,7 +62,7 @@ def main() -> int:
     if ours.point is None:
         raise ObjectSeekerError(str(ours.caveat()))
     rule = ours.point.rule
-    targets = [run.label_map.map_to_detector(image.truth[~image.ignore])[0] for image in images]
+    targets = [run.label_map.map_to_detector(image.ground_truth[~image.ignore])[0] for image in images]
     seconds = time_certification(images, targets, rule, settings.threat.patches()[: len(SHOWN)])
     per_pair, pairs_timed, all_pairs = time_sampled(images, targets, rule, options.patch)
     result: dict[str, Any] = {

@@ -176,7 +176,7 @@ def targets(case: Case, rng: np.random.Generator, options: dict, patch: Patch, b
 
     Positions that escape all safe masks are preferred: on a certified object there are none, and any will do.
     """
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     keys = (
         "mask_threshold",
         "filter_ioa",

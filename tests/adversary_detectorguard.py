@@ -20,7 +20,7 @@ LARGEST = 2**16 - 1
 
 def wins(case: Case, patch, n: int, rng: np.random.Generator, *, tries: int = 8) -> bool:
     """Whether some attack of a few hides object n."""
-    box = case.truth.xyxy[n].tolist()
+    box = case.ground_truth.xyxy[n].tolist()
     grid = case.grid
     size = patch.size(*case.image)
     positions = [

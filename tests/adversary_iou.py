@@ -245,7 +245,7 @@ def targets(
 
     Positions that escape all safe masks are preferred: on a certified object there are none, and any will do.
     """
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     certificates = rule.certify(
         observation, truth, [patch], certification_threshold=certification_threshold, bound=bound
     )

@@ -25,7 +25,7 @@ def targets(
     case: Case, rng: np.random.Generator, rule: Rule, certification_threshold: float, patch: Patch, bound: Bound
 ) -> Iterator[tuple[bool, Target]]:
     """(certified?, Target) for every visible object the patches may be placed for."""
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     width, height = observation.width, observation.height
     certificates = rule.certify(
         observation, truth, [patch], certification_threshold=certification_threshold, bound=bound

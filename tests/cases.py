@@ -18,7 +18,7 @@ SCORES = np.array([0.1, 0.25, 0.375, 0.5, 0.625, 0.75, 0.9, 1.0])  # exact binar
 @dataclass(frozen=True)
 class Case:
     observation: Observation
-    truth: Detections
+    ground_truth: Detections
 
 
 def generate(

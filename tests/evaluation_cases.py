@@ -65,9 +65,9 @@ def run(seed: int, count: int = 6, *, flagged: float = 0.2, **options) -> list[O
     images = []
     for number in range(count):
         case = generate(int(rng.integers(2**32)), **options)
-        ignore = rng.random(len(case.truth)) < flagged
-        crowd = ignore & (rng.random(len(case.truth)) < 0.5)
-        images.append(ObservedImage(str(number), Path("unused"), case.observation, case.truth, ignore, crowd))
+        ignore = rng.random(len(case.ground_truth)) < flagged
+        crowd = ignore & (rng.random(len(case.ground_truth)) < 0.5)
+        images.append(ObservedImage(str(number), Path("unused"), case.observation, case.ground_truth, ignore, crowd))
     if not any((~image.ignore).any() for image in images):
         images[0] = replace(images[0], ignore=~images[0].ignore, crowd=np.zeros_like(images[0].crowd))
     return images
@@ -136,14 +136,14 @@ def count_literally(pairs: list[tuple[ObservedImage, Detections]]) -> Literal:
     """Box by box, object by object."""
     result = Literal(dict.fromkeys(range(len(NAMES)), 0), dict.fromkeys(range(len(NAMES)), 0))
     for observed, found in pairs:
-        free = set(range(len(observed.truth)))
+        free = set(range(len(observed.ground_truth)))
         for i in sorted(range(len(found)), key=lambda i: (-found.score[i], i)):
             label = int(found.label[i])
             best = None
             for n in sorted(free):
-                if observed.truth.label[n] != label:
+                if observed.ground_truth.label[n] != label:
                     continue
-                overlap = _overlap(found.xyxy[i], observed.truth.xyxy[n], bool(observed.crowd[n]))
+                overlap = _overlap(found.xyxy[i], observed.ground_truth.xyxy[n], bool(observed.crowd[n]))
                 key = (not observed.ignore[n], overlap)
                 if overlap >= 0.5 and (best is None or key >= best[0]):
                     best = key, n
@@ -171,7 +171,9 @@ def protocol_literally(
     images: list[ObservedImage], settings: EvaluationSettings, classwise: bool
 ) -> tuple[float, list[float]]:
     """The paper's AP50 and the clean recall at every base_threshold, through `Rule.prune`."""
-    objects = {c: sum(int((~one.ignore & (one.truth.label == c)).sum()) for one in images) for c in range(len(NAMES))}
+    objects = {
+        c: sum(int((~one.ignore & (one.ground_truth.label == c)).sum()) for one in images) for c in range(len(NAMES))
+    }
     points: dict[int, list[tuple[float, float]]] = {c: [] for c in objects if objects[c]}
     recalls = []
     for base_threshold in BASE_THRESHOLDS:

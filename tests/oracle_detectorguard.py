@@ -18,7 +18,7 @@ class Case:
     image: tuple[int, int]
     network: tuple[int, int]
     features: np.ndarray
-    truth: Detections
+    ground_truth: Detections
     threshold: int
 
     @property
@@ -155,4 +155,6 @@ def certified(case: Case, patches):
     def visible(box):
         return all(max(box[a], 0) < min(box[a + 2], case.image[a]) for a in (0, 1))
 
-    return np.array([[visible(box) and holds(patch, box) for box in case.truth.xyxy.tolist()] for patch in patches])
+    return np.array(
+        [[visible(box) and holds(patch, box) for box in case.ground_truth.xyxy.tolist()] for patch in patches]
+    )

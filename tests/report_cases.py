@@ -63,7 +63,7 @@ class Run:
 
     def certify(self, image: ObservedImage, patches: list[Patch], threshold: float) -> tuple[Certificates, np.ndarray]:
         """The certificates of every target, and whose targets they are."""
-        targets, owner = self.label_map.map_to_detector(image.truth, classwise=self.rule.classwise)
+        targets, owner = self.label_map.map_to_detector(image.ground_truth, classwise=self.rule.classwise)
         return self.rule.certify(image.observation, targets, patches, certification_threshold=threshold), owner
 
 
@@ -143,11 +143,11 @@ def hesitating(image: ObservedImage) -> ObservedImage:
 def output_on(image: ObservedImage, rule: PruningRule) -> ObservedImage:
     """The image, and as its objects what the defended detector outputs."""
     boxes = rule.prune(image.observation)
-    return replace(image, truth=boxes, ignore=np.zeros(len(boxes), bool), crowd=np.zeros(len(boxes), bool))
+    return replace(image, ground_truth=boxes, ignore=np.zeros(len(boxes), bool), crowd=np.zeros(len(boxes), bool))
 
 
 def without_objects(image: ObservedImage) -> ObservedImage:
-    return replace(image, truth=Detections.empty(), ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))
+    return replace(image, ground_truth=Detections.empty(), ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))
 
 
 def photographed(folder: Path, count: int, seed: int = 3) -> list[ObservedImage]:

@@ -191,19 +191,21 @@ def test_by_crop_certified_objects_are_output(tmp_path):
     image = load_image(sample.path)
     height, width = image.shape[:2]
     (observation,) = seeker.observe([image])
-    certified = seeker.certify(observation, sample.truth, patch := Patch(0.001, location="over")).certified[0]
+    certified = seeker.certify(observation, sample.ground_truth, patch := Patch(0.001, location="over")).certified[0]
     assert certified.any()
     rng = np.random.default_rng(0)
     size = patch.size(width, height)
     for n in np.flatnonzero(certified)[:2]:
-        allowed = PatchPositions.of(sample.truth.xyxy[[n]], width, height).allowed("over", np.array([size]))[0][0]
+        allowed = PatchPositions.of(sample.ground_truth.xyxy[[n]], width, height).allowed("over", np.array([size]))[0][
+            0
+        ]
         for x, y in ((allowed[0], allowed[1]), (allowed[2], allowed[3]), allowed[:2] // 2 + allowed[2:] // 2):
             attacked = image.copy()
             region = attacked[max(y, 0) : max(y + size[1], 0), max(x, 0) : max(x + size[0], 0)]
             region[:] = rng.integers(0, 256, region.shape)
             (found,) = seeker([attacked])
-            same = found[found.label == sample.truth.label[n]]
-            assert (ioa(sample.truth.xyxy[[n]], same.xyxy) > 0).any()
+            same = found[found.label == sample.ground_truth.label[n]]
+            assert (ioa(sample.ground_truth.xyxy[[n]], same.xyxy) > 0).any()
 
 
 def test_the_packages_cheap_defense_the_whole_way_by_its_name(tmp_path):
@@ -244,7 +246,7 @@ def test_the_packages_cheap_defense_the_whole_way_by_its_name(tmp_path):
 def test_the_packages_defense_for_video_the_whole_way_by_its_name(tmp_path):
     """observe, evaluate and detect with --defense builtin-video: a certified window reports its object."""
     sample, frames, rng = samples()[0], 8, np.random.default_rng(0)
-    photo, (x1, y1, x2, y2) = load_image(sample.path), sample.truth.xyxy[0].round().astype(int).tolist()
+    photo, (x1, y1, x2, y2) = load_image(sample.path), sample.ground_truth.xyxy[0].round().astype(int).tolist()
     views = [photo[80:400, 2 * t : 2 * t + 400] for t in range(frames)]  # a camera that turns
     places = [[x1 - 2 * t, y1 - 80, x2 - x1, y2 - y1] for t in range(frames)]
     save_frames(tmp_path / "clip" / "frames", views)

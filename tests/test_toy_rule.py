@@ -157,13 +157,13 @@ def test_it_certifies_what_the_papers_rule_does(observed):
     run, _ = observed
     for image in run.images():
         for patches in (ThreatModel(area=0.05).patches(), Patch(0.01, count=2)):
-            mine, theirs = (rule.certify(image.observation, image.truth, patches) for rule in (RULE, SAME))
+            mine, theirs = (rule.certify(image.observation, image.ground_truth, patches) for rule in (RULE, SAME))
             for field in dataclasses.fields(mine):
                 assert np.array_equal(getattr(mine, field.name), getattr(theirs, field.name))
         threat = Patch(0.05, location="anywhere")
-        mine, theirs = (rule.certify_jointly(image.observation, image.truth, threat) for rule in (RULE, SAME))
+        mine, theirs = (rule.certify_jointly(image.observation, image.ground_truth, threat) for rule in (RULE, SAME))
         assert (mine.count, mine.worst_position) == (theirs.count, theirs.worst_position)
-        mine, theirs = (frame_positions(rule, image.observation, image.truth, threat) for rule in (RULE, SAME))
+        mine, theirs = (frame_positions(rule, image.observation, image.ground_truth, threat) for rule in (RULE, SAME))
         assert [one.certified for one in mine] == [one.certified for one in theirs]
 
 

@@ -53,7 +53,11 @@ class Sequence:
     def track(self) -> list[FramePositions]:
         return [
             frame_positions(
-                self.rule, f.observation, f.truth[:1], self.patch, certification_threshold=self.certification_threshold
+                self.rule,
+                f.observation,
+                f.ground_truth[:1],
+                self.patch,
+                certification_threshold=self.certification_threshold,
             )[0]
             for f in self.frames
         ]
@@ -101,7 +105,7 @@ def proofs_of(case: Case, made: Sequence) -> tuple[list[tuple], Callable[[tuple[
     """The masked boxes that carry evidence for the object, and whether some of them, by number, are enough."""
     rule = made.rule
     every = oracle.proving(
-        case.observation, case.truth, 0, rule.filter_ioa, made.certification_threshold, "exact", rule.classwise
+        case.observation, case.ground_truth, 0, rule.filter_ioa, made.certification_threshold, "exact", rule.classwise
     )
     weighed = [
         (mask, box, oracle.evidence_of(score, rule.mask_threshold, rule.evidence_threshold, rule.evidence_power))
@@ -121,7 +125,7 @@ def proofs_of(case: Case, made: Sequence) -> tuple[list[tuple], Callable[[tuple[
 
 def hidden(case: Case, made: Sequence) -> tuple[np.ndarray, np.ndarray]:
     pixels = made.patch.size(*made.size)
-    g = oracle.boxes_of(case.truth)[0]
+    g = oracle.boxes_of(case.ground_truth)[0]
     if oracle.size(g) == 0 or not oracle.seen(g, *made.size):
         return np.ones(made.places, bool), np.ones(made.places, bool)
     allowed = oracle.allowed(made.patch.location, g, *made.size, pixels)
@@ -214,7 +218,7 @@ def compare(seed: int) -> tuple[bool, bool]:
 
 def hides(made: Sequence, t: int, place: tuple[int, int], rng: np.random.Generator) -> bool:
     """Can an attacker hide the object in frame t with the patch there? She tries everything she knows."""
-    observation, truth = made.frames[t].observation, made.frames[t].truth
+    observation, truth = made.frames[t].observation, made.frames[t].ground_truth
     width, height = made.patch.size(*made.size)
     x, y = place[0] + 1 - width, place[1] + 1 - height
     first, last = np.maximum([x, y], 0), np.minimum([x + width, y + height], made.size)
@@ -247,7 +251,7 @@ def campaign(seed: int, games: int, *, mistake: int = 0) -> dict[str, int]:
     while games > 0:
         made = sequence(int(rng.integers(2**32)), largest=8)
         reach = int(rng.integers(mistake, 4))
-        boxes = [oracle.boxes_of(case.truth)[0] for case in made.frames]
+        boxes = [oracle.boxes_of(case.ground_truth)[0] for case in made.frames]
         path = best_path(made, reach, rng)
         if path is None or not all(oracle.size(g) and oracle.seen(g, *made.size) for g in boxes):
             continue

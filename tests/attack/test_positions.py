@@ -32,9 +32,9 @@ def targets(seed, sure=0.6, masks=RECIPES[0], largest=14):
     case = generate(seed, largest=largest, lines=3, generous=sure, sure=sure, make=make)
     observation = case.observation
     image = np.zeros((observation.height, observation.width, 3), np.uint8)
-    visible = visible_area(case.truth.xyxy, observation.width, observation.height) > 0
+    visible = visible_area(case.ground_truth.xyxy, observation.width, observation.height) > 0
     return [
-        Target("case", n, image, observation, case.truth.xyxy[n], (int(case.truth.label[n]),))
+        Target("case", n, image, observation, case.ground_truth.xyxy[n], (int(case.ground_truth.label[n]),))
         for n in np.flatnonzero(visible)
     ]
 

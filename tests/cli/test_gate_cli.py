@@ -217,7 +217,7 @@ def attack_json(folder, survived, **changes):
         "image": image.id,
         "object": 0,
         "class": "bright",
-        "box": image.truth.xyxy[0].tolist(),
+        "box": image.ground_truth.xyxy[0].tolist(),
         "certified": True,
         "vacuous": False,
         "found_undefended": True,

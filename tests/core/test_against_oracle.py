@@ -41,7 +41,7 @@ def patches(rng_seed: int, width: int, height: int) -> list[Patch]:
 )
 def test_certificates_equal_the_oracle(seed, mask_threshold, filter_ioa, certification_threshold, bound, classwise):
     case = generate(seed)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     threats = patches(seed, observation.width, observation.height)
     settings_ = {
         "mask_threshold": mask_threshold,
@@ -63,7 +63,7 @@ def test_certificates_equal_the_oracle(seed, mask_threshold, filter_ioa, certifi
 @given(SEEDS)
 def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
     case = generate(seed, largest=16)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     fast = certify(observation, truth, [], mask_threshold=0.5)
     for n in range(len(truth)):
         safe = oracle.safe_masks(observation, truth, n, mask_threshold=0.5)
@@ -116,7 +116,7 @@ def test_clusters_are_dbscan_with_one_sample(seed, count, eps):
 @given(SEEDS, st.sampled_from(PATCH_LOCATIONS), st.sampled_from([1.0, 2.0]), DISTANCES)
 def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=14, lines=1 + seed % 4, crowd=0.9)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     patch = Patch(0.05, 1.0, where)
     options = {"mask_threshold": 0.75, "evidence_threshold": 0.1, "evidence_power": power, "cluster_distance": distance}
     fast = certify(observation, truth, [patch], **options)
@@ -134,11 +134,11 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
 def test_the_largest_square_under_evidence_equals_the_oracle(seed):
     case = generate(seed, largest=12, lines=1 + seed % 4, crowd=0.9, generous=1.0)
     options = {"mask_threshold": 0.75, "evidence_threshold": 0.1}
-    fast = certify(case.observation, case.truth, [], **options)
+    fast = certify(case.observation, case.ground_truth, [], **options)
     for n, side in enumerate(fast.largest_square.tolist()):
         for tried in (side, side + 1):
             square = SimpleNamespace(location="anywhere", size=lambda width, height, tried=tried: (tried, tried))
-            expected = oracle.certify_by_evidence(case.observation, case.truth, square, n, **options)
+            expected = oracle.certify_by_evidence(case.observation, case.ground_truth, square, n, **options)
             assert expected == (tried <= side) or tried == 0
 
 
@@ -148,7 +148,7 @@ def test_generated_cases_cover_what_matters():
     for seed in range(400):
         case = generate(seed)
         threats = patches(seed, case.observation.width, case.observation.height)
-        fast = certify(case.observation, case.truth, threats, mask_threshold=0.5)
+        fast = certify(case.observation, case.ground_truth, threats, mask_threshold=0.5)
         for p, patch in enumerate(threats):
             seen |= {
                 (patch.location, bool(v), bool(e)) for v, e in zip(fast.certified[p], fast.vacuous[p], strict=True)
@@ -163,5 +163,5 @@ def test_generated_cases_cover_what_matters():
 def test_an_observation_without_any_mask_certifies_nothing(seed):
     case = generate(seed, smallest=1, largest=1)
     assert len(case.observation.masks) == 0
-    fast = certify(case.observation, case.truth, [Patch(location="anywhere")], mask_threshold=0.1)
+    fast = certify(case.observation, case.ground_truth, [Patch(location="anywhere")], mask_threshold=0.1)
     assert not fast.certified.any()

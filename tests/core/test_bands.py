@@ -34,7 +34,7 @@ def threats(seed, width, height):
 @given(SEEDS, st.sampled_from([0.5, 0.75]), st.sampled_from([0.0, 0.25]), st.booleans())
 def test_certificates_equal_the_oracle(seed, mask_threshold, certification_threshold, classwise):
     case = generate(seed, largest=20, make=banded(seed), sure=(0.5, 0.9, 1.0)[seed % 3])
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     patches = threats(seed, observation.width, observation.height)
     options = {
         "mask_threshold": mask_threshold,
@@ -56,9 +56,11 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=13, make=banded(seed), crowd=0.9, sure=0.5)
     patch = Patch((0.01, 0.05, 0.1)[seed % 3], 1.0, where)
     options = {"mask_threshold": 0.75, "evidence_threshold": 0.1, "evidence_power": power, "cluster_distance": distance}
-    fast = certify(case.observation, case.truth, [patch], **options)
-    for n in range(len(case.truth)):
-        assert fast.certified[0, n] == oracle.certify_by_evidence(case.observation, case.truth, patch, n, **options)
+    fast = certify(case.observation, case.ground_truth, [patch], **options)
+    for n in range(len(case.ground_truth)):
+        assert fast.certified[0, n] == oracle.certify_by_evidence(
+            case.observation, case.ground_truth, patch, n, **options
+        )
 
 
 @pytest.mark.slow
@@ -67,12 +69,12 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
 def test_the_largest_square_equals_the_oracle(seed, evidence_threshold):
     case = generate(seed, largest=12, make=banded(seed), crowd=0.9, generous=1.0, sure=0.8)
     options = {"mask_threshold": 0.5, "evidence_threshold": evidence_threshold}
-    fast = certify(case.observation, case.truth, [], **options)
+    fast = certify(case.observation, case.ground_truth, [], **options)
     for n, side in enumerate(fast.largest_square.tolist()):
         for tried in (side, side + 1):
             square = SimpleNamespace(location="anywhere", size=lambda width, height, tried=tried: (tried, tried))
             if tried:
-                expected = oracle.certify_by_evidence(case.observation, case.truth, square, n, **options)
+                expected = oracle.certify_by_evidence(case.observation, case.ground_truth, square, n, **options)
                 assert expected == (tried <= side)
 
 
@@ -81,7 +83,7 @@ def test_generated_cases_have_both_verdicts_and_what_half_masks_alone_do_not_pro
     for seed in range(300):
         case = generate(seed, largest=20, make=banded(seed), sure=0.9)
         patches = threats(seed, case.observation.width, case.observation.height)
-        fast = certify(case.observation, case.truth, patches, mask_threshold=0.5)
+        fast = certify(case.observation, case.ground_truth, patches, mask_threshold=0.5)
         verdicts |= {(p.location, bool(v)) for p, row in zip(patches, fast.certified, strict=True) for v in row}
         beyond += int((fast.certified & (fast.safe_lines[:, 2:] - fast.safe_lines[:, :2] > 4).all(axis=1)).sum())
     assert verdicts == {(where, verdict) for where in PATCH_LOCATIONS for verdict in (True, False)}

@@ -165,7 +165,7 @@ def test_pruning_equals_the_oracle(seed, classwise, mask_threshold, filter_iou, 
 )
 def test_certificates_equal_the_oracle(seed, mask_threshold, filter_iou, certification_threshold, bound, classwise):
     case = generate(seed, largest=18, crowd=0.9, generous=1.0 if seed % 2 else None)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     rng = np.random.default_rng(seed)
     threats = [
         Patch(float(rng.choice([0.01, 0.05, 0.2, 1.0])), float(rng.choice([1, 0.5, 8])), where)
@@ -197,7 +197,7 @@ def test_certificates_against_two_patches_equal_the_oracle(seed, certification_t
     make = halves if seed % 4 == 0 else pairs
     sure = (0.9, 0.97, 1.0)[seed % 3]
     case = generate(seed, smallest=6, largest=11, lines=1 + seed % 4, make=make, generous=0.3, sure=sure)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     patches = [Patch(0.01, 1.0, where, count) for where in PATCH_LOCATIONS for count in (1, 2)]
     options = {
         "mask_threshold": 0.1,
@@ -221,7 +221,7 @@ def test_generated_cases_cover_what_matters():
         case = generate(seed, crowd=0.9, generous=1.0)
         observation = case.observation
         patches = [Patch(0.02, 1.0, where) for where in PATCH_LOCATIONS]
-        found = iou_certify(observation, case.truth, patches, mask_threshold=0.5)
+        found = iou_certify(observation, case.ground_truth, patches, mask_threshold=0.5)
         for where, certified, vacuous in zip(PATCH_LOCATIONS, found.certified, found.vacuous, strict=True):
             seen |= {(where, bool(v), bool(e)) for v, e in zip(certified, vacuous, strict=True)}
         rule = IouRule(ioa_rule=Rule(mask_threshold=0.5))

@@ -94,7 +94,7 @@ def by_pairs(observation, size):
 def test_the_fewest_over_all_pixel_positions(seed, patch, evidence_threshold, certification_threshold, torn):
     """Class by class, also where boxes that prove an object are no neighbors (`torn`)."""
     case = generate(seed, smallest=4, largest=8, make=masks_of(seed), crowd=0.9, generous=0.3, sure=0.9, torn=torn)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     rule = Rule(mask_threshold=0.75, evidence_threshold=evidence_threshold)
     size = patch.size(observation.width, observation.height)
 
@@ -117,7 +117,7 @@ def test_the_fewest_over_all_pixel_positions(seed, patch, evidence_threshold, ce
 @given(SEEDS, st.sampled_from(PATCHES), st.sampled_from([0.25, 0.5, 0.7, 0.85]))
 def test_of_boxes_that_fit_it_equals_every_position(seed, patch, certification_threshold):
     case = generate(seed, smallest=6, largest=12, lines=3, crowd=0.9, generous=1.0, sure=0.9)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     rule = iou_rule(mask_threshold=0.1)
     size = patch.size(observation.width, observation.height)
     options = {
@@ -146,8 +146,8 @@ def test_generated_cases_have_more_joint_than_single_certificates():
     for seed in range(200):
         case = generate(seed, largest=12, make=masks_of(seed), crowd=0.9, generous=1.0, sure=0.4)
         rule = Rule(mask_threshold=0.75)
-        single = rule.certify(case.observation, case.truth, PATCHES[2]).certified.sum()
-        more += rule.certify_jointly(case.observation, case.truth, PATCHES[2]).count > single
+        single = rule.certify(case.observation, case.ground_truth, PATCHES[2]).certified.sum()
+        more += rule.certify_jointly(case.observation, case.ground_truth, PATCHES[2]).count > single
     assert more > 10
 
 
@@ -157,7 +157,7 @@ def test_generated_cases_have_more_joint_than_single_certificates():
 def test_an_attacker_hides_no_more_objects_than_it_allows(seed, patch, evidence_threshold):
     """One position, all objects at once: what the strategies write against each is written together."""
     case = generate(seed, largest=16, lines=3, crowd=0.9, generous=1.0, sure=0.8)
-    observation, truth, rng = case.observation, case.truth, np.random.default_rng(seed)
+    observation, truth, rng = case.observation, case.ground_truth, np.random.default_rng(seed)
     rule = Rule(mask_threshold=0.5, evidence_threshold=evidence_threshold)
     joint = rule.certify_jointly(observation, truth, patch)
     width, height = observation.width, observation.height
@@ -222,7 +222,7 @@ def test_an_object_may_be_proven_as_either_of_two_labels():
 def test_only_one_patch_anywhere_can_be_asked(patch):
     case = generate(3)
     with pytest.raises(ObjectSeekerError, match="one patch anywhere"):
-        Rule().certify_jointly(case.observation, case.truth, patch)
+        Rule().certify_jointly(case.observation, case.ground_truth, patch)
 
 
 @settings(max_examples=60, deadline=None)
@@ -231,7 +231,7 @@ def test_of_boxes_that_fit_it_is_never_below_what_is_certified(seed):
     case = generate(seed, generous=1.0, sure=0.9)
     rule = iou_rule(mask_threshold=0.5)
     patch = Patch(0.01, location="anywhere")
-    certified = rule.certify(case.observation, case.truth, patch, certification_threshold=0.5).certified[0]
-    joint = rule.certify_jointly(case.observation, case.truth, patch)
+    certified = rule.certify(case.observation, case.ground_truth, patch, certification_threshold=0.5).certified[0]
+    joint = rule.certify_jointly(case.observation, case.ground_truth, patch)
     assert joint.count >= certified.sum()
-    assert joint.count <= len(case.truth)
+    assert joint.count <= len(case.ground_truth)

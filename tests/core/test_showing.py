@@ -51,7 +51,7 @@ def test_certificates_have_a_row_for_every_object() -> None:
     thing, other = (20, 20, 60, 60, 0.9, 1), (5, 5, 12, 12, 0.9, 1)
     one = image([thing], [(*thing[:4], 1), (*other[:4], 1)], [[thing]] * 36, lines=9)
     patches = [Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS]
-    proven = Rule(base_threshold=0.5, mask_threshold=0.7).certify(one.observation, one.truth, patches)
+    proven = Rule(base_threshold=0.5, mask_threshold=0.7).certify(one.observation, one.ground_truth, patches)
     page = shown(proven)
     counts = [f"threat {p}: {int(proven.certified[p].sum())} certified" for p in range(4)]
     assert page.findtext("b") == ", ".join(["2 objects", *counts])
@@ -61,7 +61,7 @@ def test_certificates_have_a_row_for_every_object() -> None:
     assert first[6:8] == ["36", ", ".join(map(str, proven.safe_lines[0].tolist()))]
     assert len(list(page.iter("svg"))) == 2
     assert (
-        shown(Rule(base_threshold=0.5, mask_threshold=0.7).certify(one.observation, one.truth, [])).findtext("b")
+        shown(Rule(base_threshold=0.5, mask_threshold=0.7).certify(one.observation, one.ground_truth, [])).findtext("b")
         == "2 objects"
     )
 

@@ -99,7 +99,7 @@ def test_classes_say_which_views_remove_a_patch_at_every_position(width, height,
 @given(SEEDS, SHAPES, st.sampled_from([0.0, 0.0, 0.25]), st.sampled_from(["exact", "paper"]), st.booleans())
 def test_certificates_equal_all_pairs_of_positions(seed, shape, certification_threshold, bound, classwise):
     case = case_of(seed)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     options = {
         "mask_threshold": 0.25,
         "certification_threshold": certification_threshold,
@@ -122,7 +122,7 @@ def test_certificates_equal_all_pairs_of_positions(seed, shape, certification_th
 @given(SEEDS, SHAPES, st.sampled_from([0.75, 1.0]), st.sampled_from([0.1, 0.1, 0.4]), st.sampled_from([0, 0.8, 1]))
 def test_evidence_certificates_equal_all_pairs_of_positions(seed, shape, mask_threshold, distance, torn):
     case = case_of(seed, lines=1 + seed % 2, torn=torn)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     options = {
         "mask_threshold": mask_threshold,
         "evidence_threshold": 0.1,
@@ -143,7 +143,7 @@ def test_evidence_certificates_equal_all_pairs_of_positions(seed, shape, mask_th
 @given(SEEDS, st.sampled_from([None, 0.1]))
 def test_largest_square_and_escape_lines_are_about_one_patch(seed, evidence_threshold):
     case = case_of(seed * 4 + 1, lines=1 + seed % 2)  # pairs
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     options = {"mask_threshold": 0.5, "evidence_threshold": evidence_threshold}
     fast = certify(observation, truth, [], **options)
     for n, g in enumerate(oracle.boxes_of(truth)):
@@ -180,7 +180,7 @@ def test_generated_cases_cover_what_matters():
             ("paper", {"mask_threshold": 0.25}),
             ("evidence", {"mask_threshold": 0.75, "evidence_threshold": 0.1}),
         ):
-            fast = certify(case.observation, case.truth, patches, **options)
+            fast = certify(case.observation, case.ground_truth, patches, **options)
             for p, patch in enumerate(patches):
                 rows = zip(fast.certified[p].tolist(), fast.vacuous[p].tolist(), strict=True)
                 seen |= {(kind, rule, patch.count, patch.location, v) for v, vacuous in rows if not vacuous}
@@ -242,7 +242,7 @@ def test_half_masks_certify_two_patches_only_where_one_of_them_removes_both():
 @given(SEEDS, SHAPES)
 def test_two_patches_are_never_easier_than_one_and_pairs_never_worse_than_half_masks(seed, shape):
     case = generate(seed, largest=14, lines=1 + seed % 4, make=pairs, sure=0.9)
-    observation, truth = case.observation, case.truth
+    observation, truth = case.observation, case.ground_truth
     single = len(observation.masks.strips)
     only_halves = Observation(
         observation.width, observation.height, observation.masks.strips, observation.base, observation.masked[:single]

@@ -155,8 +155,10 @@ def test_a_frame_is_certified_alone_as_ever(rule, threshold):
     for seed in range(32):
         case = generate(seed, largest=24, lines=6, sure=1.0)
         patch = Patch(0.02, 1.0, PATCH_LOCATIONS[seed % len(PATCH_LOCATIONS)])
-        found = frame_positions(rule, case.observation, case.truth, patch, certification_threshold=threshold)
-        expected = rule.certify(case.observation, case.truth, patch, certification_threshold=threshold).certified[0]
+        found = frame_positions(rule, case.observation, case.ground_truth, patch, certification_threshold=threshold)
+        expected = rule.certify(
+            case.observation, case.ground_truth, patch, certification_threshold=threshold
+        ).certified[0]
         assert [one.certified for one in found] == expected.tolist()
         verdicts |= set(expected.tolist())
     assert threshold > 0.25 or verdicts == {True, False}

@@ -134,7 +134,7 @@ def test_annotations_here_and_images_at_an_address(folder, in_memory, tmp_path):
     assert str(there.images[1].path) == "memory://images/a/2.png"
     run = run_here(there.spec, tmp_path / "run")
     assert run.complete
-    assert run.images()[1].truth == here.images[1].ground_truth
+    assert run.images()[1].ground_truth == here.images[1].ground_truth
 
 
 def test_lists_that_cannot_be_used(tmp_path):

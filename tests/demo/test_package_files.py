@@ -31,24 +31,24 @@ def test_a_sample_has_objects_inside_its_image(sample: Sample) -> None:
     height, width = image.shape[:2]
     assert max(width, height) <= 640
     assert image_size(sample.path) == (width, height)
-    assert len(sample.truth) == len(sample.crowd) > 0
+    assert len(sample.ground_truth) == len(sample.crowd) > 0
     assert not sample.crowd.all()
-    x1, y1, x2, y2 = sample.truth.xyxy.T
+    x1, y1, x2, y2 = sample.ground_truth.xyxy.T
     assert (x1 >= 0).all()
     assert (y1 >= 0).all()
     assert (x2 <= width).all()
     assert (y2 <= height).all()
     assert (x2 - x1 > 0).all()
     assert (y2 - y1 > 0).all()
-    assert ((sample.truth.label >= 0) & (sample.truth.label < len(VOC_20))).all()
+    assert ((sample.ground_truth.label >= 0) & (sample.ground_truth.label < len(VOC_20))).all()
     assert not PIL.Image.open(sample.path).getexif()  # nothing about where or by whom it was taken is left behind
 
 
 def test_the_objects_of_one_image() -> None:
     crossing = next(sample for sample in samples() if sample.name == "crossing")
-    names = [VOC_20[label] for label in crossing.truth.label]
+    names = [VOC_20[label] for label in crossing.ground_truth.label]
     assert sorted(names) == ["car"] * 6 + ["person"]
-    person = crossing.truth.xyxy[names.index("person")]
+    person = crossing.ground_truth.xyxy[names.index("person")]
     assert np.allclose(person, [94.3, 193.67, 154.04, 337.42])
     assert sum(sample.crowd.sum() for sample in samples()) == 3
 

@@ -196,7 +196,7 @@ def test_certificates_are_those_of_a_loop_over_all_positions():
     for seed in (*range(10), 14):
         case = generate(seed)
         threats = patches(AREAS[seed % 3], (1.0, 3.0, 0.4)[seed % 3])
-        found = certify_guarded(case.grid, case.features, case.truth, threats, threshold=case.threshold)
+        found = certify_guarded(case.grid, case.features, case.ground_truth, threats, threshold=case.threshold)
         expected = oracle.certified(case, threats)
         assert (found.certified == expected).all(), seed
         for where, row in zip(PATCH_LOCATIONS, expected, strict=True):
@@ -210,7 +210,7 @@ def attacks_on_certified(seeds) -> Iterator[bool]:
         case = generate(seed)
         rng = np.random.default_rng(seed)
         patch = Patch(AREAS[seed % 3], 1.0, PATCH_LOCATIONS[seed % 4])
-        found = certify_guarded(case.grid, case.features, case.truth, patch, threshold=case.threshold)
+        found = certify_guarded(case.grid, case.features, case.ground_truth, patch, threshold=case.threshold)
         for n in np.flatnonzero(found.certified[0] & ~found.vacuous[0]).tolist():
             yield wins(case, patch, n, rng)
 
@@ -226,7 +226,7 @@ def test_the_attacker_hides_objects_that_are_not_certified():
     for seed in range(20):
         case = generate(seed)
         patch = Patch(AREAS[seed % 3], 1.0, "anywhere")
-        found = certify_guarded(case.grid, case.features, case.truth, patch, threshold=case.threshold)
+        found = certify_guarded(case.grid, case.features, case.ground_truth, patch, threshold=case.threshold)
         rng = np.random.default_rng(seed)
         hidden += sum(wins(case, patch, n, rng) for n in np.flatnonzero(~found.certified[0]).tolist())
     assert hidden > 20
@@ -297,4 +297,4 @@ def test_an_object_that_fills_the_image_has_no_far_or_close_position():
 def test_two_patches_are_refused():
     case = generate(0)
     with pytest.raises(ObjectSeekerError, match="one patch at a time"):
-        certify_guarded(case.grid, case.features, case.truth, Patch(count=2), threshold=1)
+        certify_guarded(case.grid, case.features, case.ground_truth, Patch(count=2), threshold=1)

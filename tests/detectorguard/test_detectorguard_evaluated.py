@@ -123,7 +123,7 @@ def test_a_scene_is_certified_image_by_image():
     patches = ThreatModel(area=0.02).patches()
     found = certify_images(maps, features, 60, patches)
     for n, one in enumerate(image_set.images):
-        alone = certify_guarded(maps.grids[n], features[n], one.truth, patches, threshold=60)
+        alone = certify_guarded(maps.grids[n], features[n], one.ground_truth, patches, threshold=60)
         assert (found.certified[:, [n]] == alone.certified).all()
         assert (found.vacuous[:, [n]] == alone.vacuous).all()
     assert 0 < found.certified.mean() < 1

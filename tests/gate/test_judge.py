@@ -242,7 +242,9 @@ def test_a_regression_is_told_from_chance_image_by_image():
     assert gate_of(worse[:27], same, baseline=before).results[0].images == 27
     with pytest.raises(ObjectSeekerError, match="none of the run's images"):
         gate_of([replace(one, id=f"x{one.id}") for one in before], same, baseline=before)
-    moved = [replace(before[0], truth=worse[0].truth[[]], ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))]
+    moved = [
+        replace(before[0], ground_truth=worse[0].ground_truth[[]], ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))
+    ]
     with pytest.raises(ObjectSeekerError, match="other objects on the same images"):
         gate_of(before, same, baseline=moved + before[1:])
 

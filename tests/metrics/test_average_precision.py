@@ -18,7 +18,7 @@ OUTSIDE_ALL = 1e11  # an object of this area is outside pycocotools' range "all"
 def by_pycocotools(scene):
     coco_module = pytest.importorskip("pycocotools.coco")
     evaluation = pytest.importorskip("pycocotools.cocoeval")
-    truth, base = scene.truth, scene.base
+    truth, base = scene.ground_truth, scene.base
     annotations = [
         {
             "id": n + 1,

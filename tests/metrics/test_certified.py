@@ -23,7 +23,7 @@ def by_certify(images, chosen, base_threshold, classwise, patches):
     for image in images:
         found = certify(
             image.observation,
-            image.truth[~image.ignore],
+            image.ground_truth[~image.ignore],
             patches,
             mask_threshold=rule.mask_threshold,
             filter_ioa=rule.filter_ioa,

@@ -63,7 +63,7 @@ class TestDifferences:
             *images[:5],
             type(images[5])(
                 *(getattr(images[5], name) for name in ("id", "path", "observation")),
-                images[5].truth[:0],
+                images[5].ground_truth[:0],
                 images[5].ignore[:0],
                 images[5].crowd[:0],
             ),

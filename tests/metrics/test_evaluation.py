@@ -37,7 +37,7 @@ def test_the_table_is_what_its_parts_say(settings):
     assert json.loads(json.dumps(result)) == result
     assert result["images"] == 12
     assert result["objects"] == sum(int((~one.ignore).sum()) for one in images)
-    assert result["objects"] + result["ignored_objects"] == sum(len(one.truth) for one in images)
+    assert result["objects"] + result["ignored_objects"] == sum(len(one.ground_truth) for one in images)
     assert result["undefended"]["ap50"] == undefended_curve(scene).mean_ap50
     assert result["undefended"]["ap50_coco"] == pytest.approx(np.nanmean(coco_ap50(scene)))
     for classwise in (True, False):
@@ -55,7 +55,7 @@ def test_the_table_is_what_its_parts_say(settings):
         verdicts = [
             certify(
                 one.observation,
-                one.truth[~one.ignore],
+                one.ground_truth[~one.ignore],
                 settings.threat.patches(),
                 mask_threshold=rule.mask_threshold,
                 evidence_threshold=rule.evidence_threshold,
@@ -185,9 +185,9 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
     assert found.defended.ap50 == evaluate_images(images, VOCABULARY, curve).defended.ap50
     output = [rule.prune(one.observation) for one in images]
     counted = count_literally(list(zip(images, output, strict=True)))
-    objects = np.bincount(np.concatenate([one.truth.label for one in images]))
+    objects = np.bincount(np.concatenate([one.ground_truth.label for one in images]))
     assert found.defended.clean_recall == pytest.approx(100 * np.mean([counted.right[c] / objects[c] for c in (0, 1)]))
-    verdicts = [rule.certify(one.observation, one.truth, own.threat.patches()).certified for one in images]
+    verdicts = [rule.certify(one.observation, one.ground_truth, own.threat.patches()).certified for one in images]
     shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
     assert list(found.defended.certified_recall().values()) == pytest.approx(shares.tolist())
     assert 0 < found.defended.certified_recall()["far"] < 100
@@ -198,7 +198,9 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
     asked = evaluate_images(images, VOCABULARY, dataclasses.replace(own, base_threshold=0.333))
     assert asked.defended.point.rule == own.threshold_schedule.rule(rule, 0.333)
     assert asked.to_dict()["operating_point"]["selected_by"] == "base_threshold"
-    with pytest.raises(ObjectSeekerError, match=r"one of them: got clean_recall=0\.8, base_threshold=0\.3"):
+    with pytest.raises(
+        ObjectSeekerError, match=r"at most one operating point is possible: got clean_recall=0\.8, base_threshold=0\.3"
+    ):
         dataclasses.replace(own, base_threshold=0.3, clean_recall=0.8)
 
 
@@ -209,7 +211,7 @@ def test_the_iou_variant_can_be_what_is_deployed():
         rule=rule, threshold_schedule=ThresholdSchedule.from_rule(rule), threat=ThreatModel(area=0.005)
     )
     found = evaluate_images(images, VOCABULARY, own)
-    verdicts = [rule.certify(one.observation, one.truth, own.threat.patches()).certified for one in images]
+    verdicts = [rule.certify(one.observation, one.ground_truth, own.threat.patches()).certified for one in images]
     shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
     content = found.to_dict()
     assert list(content["defended"]["certified_recall"].values()) == pytest.approx(shares.tolist())
@@ -260,7 +262,10 @@ def test_the_joint_certificate_is_the_sum_of_those_of_the_images(evidence_alpha,
     point = found.defended.point
     expected = sum(
         point.rule.certify_jointly(
-            image.observation, image.truth[~image.ignore], Patch(0.01, location="anywhere"), certification_threshold=0.0
+            image.observation,
+            image.ground_truth[~image.ignore],
+            Patch(0.01, location="anywhere"),
+            certification_threshold=0.0,
         ).count
         for image in images
     )

@@ -80,10 +80,10 @@ def test_certificates_are_the_same_some_objects_at_a_time(monkeypatch):
     rules = (Rule(base_threshold=0.3, mask_threshold=0.6, evidence_threshold=0.2), Rule(mask_threshold=0.4), IouRule())
     for seed in range(2):
         for one in run(seed, 2, generous=1.0, lines=4):
-            expected = [rule.certify(one.observation, one.truth, patches) for rule in rules]
+            expected = [rule.certify(one.observation, one.ground_truth, patches) for rule in rules]
             with monkeypatch.context() as patch:
                 patch.setattr(core_boxes, "MAX_CELLS", FEW)
-                found = [rule.certify(one.observation, one.truth, patches) for rule in rules]
+                found = [rule.certify(one.observation, one.ground_truth, patches) for rule in rules]
             for each, other in zip(found, expected, strict=True):
                 for field in dataclasses.fields(each):
                     assert np.array_equal(getattr(each, field.name), getattr(other, field.name))

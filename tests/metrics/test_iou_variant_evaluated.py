@@ -61,7 +61,9 @@ def test_the_columns_are_what_single_images_give(chosen):
         rule = IouRule(ioa_rule=chosen.with_rule(classwise=classwise).on_curve(row["base_threshold"]))
         assert row["mask_threshold"] == rule.ioa_rule.mask_threshold
         found = [
-            rule.certify(one.observation, one.truth[~one.ignore], chosen.threat.patches(), bound=chosen.threat.bound)
+            rule.certify(
+                one.observation, one.ground_truth[~one.ignore], chosen.threat.patches(), bound=chosen.threat.bound
+            )
             for one in images
         ]
         shares = 100 * np.concatenate([one.certified for one in found], axis=1).mean(axis=1)

@@ -68,7 +68,7 @@ def test_verdicts_are_those_of_the_rule_for_one_of_the_names(seed, chosen, make,
     )
     expected = []
     for one in images:
-        truth = one.truth[~one.ignore]
+        truth = one.ground_truth[~one.ignore]
         rows, which = MANY.map_to_detector(truth, classwise=classwise)
         proven = rule.certify(one.observation, rows, threats)
         expected.append([MANY.any_label(part, which, len(truth)) for part in (proven.certified, proven.vacuous)])
@@ -128,7 +128,7 @@ def test_nothing_is_certified_that_the_deployed_detector_does_not_output():
         SIZE, SIZE, observation.masks, observation.base, [TWO_NAMES.map_to_dataset(view) for view in observation.masked]
     )
     far = Patch(0.01, location="far")
-    assert HESITANT.certify(one_name, observed.truth, far).certified.all()
+    assert HESITANT.certify(one_name, observed.ground_truth, far).certified.all()
     # ... but the deployed detector outputs nothing there,
     assert not len(seeker([picture(hidden_at=(15, 45))])[0])
     # so it must not be certified.
@@ -171,7 +171,7 @@ def test_boxes_are_relabeled_after_pruning_and_all_of_them_are_pruned(chosen, cl
     chosen = chosen.with_rule(classwise=classwise)
     chosen = chosen.iou_variant() if by_iou else chosen
     curve = DefendedImageSet.from_settings(ImageSet.from_images(images, MANY), chosen).curve(chosen)
-    objects = np.bincount(np.concatenate([one.truth.label[~one.ignore] for one in images]), minlength=2)
+    objects = np.bincount(np.concatenate([one.ground_truth.label[~one.ignore] for one in images]), minlength=2)
     points = {0: [], 1: []}
     for row, base_threshold in enumerate(BASE_THRESHOLDS.tolist()):
         rule = chosen.on_curve(base_threshold)

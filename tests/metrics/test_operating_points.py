@@ -105,9 +105,9 @@ def test_what_is_never_reached_is_said_and_not_made_up():
 @pytest.mark.parametrize(
     ("point", "message"),
     [
-        ({"fppi": 1, "clean_recall": 0.8}, "one of them: got clean_recall=0.8, fppi=1"),
-        ({"fppi": 1, "base_threshold": 0.3}, "one of them: got base_threshold=0.3, fppi=1"),
-        ({"fppi": -0.5}, "at least 0, got -0.5"),
+        ({"fppi": 1, "clean_recall": 0.8}, "is possible: got clean_recall=0.8, fppi=1"),
+        ({"fppi": 1, "base_threshold": 0.3}, "is possible: got base_threshold=0.3, fppi=1"),
+        ({"fppi": -0.5}, "at least 0: got -0.5"),
         ({"fppi": float("nan")}, "finite, got nan"),
     ],
 )

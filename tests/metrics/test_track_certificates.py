@@ -22,8 +22,12 @@ RULE, THREAT = Rule(mask_threshold=0.5), ThreatModel(area=0.05)
 BOX = [4.0, 4.0, 12.0, 12.0]
 
 
-def image(number, *, track=(1,), ignore=None, observation=None, truth=None, sequence="s", fps=10.0):
-    truth = Detections([BOX] * len(track), np.ones(len(track)), np.zeros(len(track), int)) if truth is None else truth
+def image(number, *, track=(1,), ignore=None, observation=None, ground_truth=None, sequence="s", fps=10.0):
+    truth = (
+        Detections([BOX] * len(track), np.ones(len(track)), np.zeros(len(track), int))
+        if ground_truth is None
+        else ground_truth
+    )
     flags = np.zeros(len(truth), bool) if ignore is None else np.array(ignore)
     frame = None if sequence is None else FrameIndex(sequence, number, fps)
     return ObservedImage(
@@ -118,9 +122,9 @@ def test_estimates_of_a_run_with_all_masks_are_what_a_rolling_run_gives(rule):
     for t in range(6):
         case = generate(t, smallest=16, largest=16, lines=4, sure=0.95)
         share = rolling.recipe_for_frame(t).masks(16, 16)
-        truths.append(Detections(case.truth.xyxy[:1], [1.0], case.truth.label[:1]))
-        whole.append(image(t, observation=case.observation, truth=truths[-1]))
-        shared.append(image(t, observation=case.observation.restricted_to(share), truth=truths[-1]))
+        truths.append(Detections(case.ground_truth.xyxy[:1], [1.0], case.ground_truth.label[:1]))
+        whole.append(image(t, observation=case.observation, ground_truth=truths[-1]))
+        shared.append(image(t, observation=case.observation.restricted_to(share), ground_truth=truths[-1]))
     (estimated, certified) = (
         certify(images, masks, rule=rule, windows=(2,), max_motions=(0, 1, None)).rows()
         for images, masks in ((whole, Halves(4)), (shared, rolling))
@@ -146,7 +150,7 @@ def test_found_under_either_of_two_labels_is_found():
 def test_tracks_of_classes_that_the_detector_does_not_know_are_counted():
     words = LabelMap(("cat",), ("cat", "yeti"), np.array([0]))
     truth = Detections([BOX, BOX], np.ones(2), np.array([0, 1]))
-    images = [image(t, track=(1, 2), truth=truth, observation=seen(ALL)) for t in range(4)]
+    images = [image(t, track=(1, 2), ground_truth=truth, observation=seen(ALL)) for t in range(4)]
     found = certify(images, label_map=words, windows=(2,))
     assert {row.track for row in found.tracks} == {1}
     assert "tracks skipped because the detector does not know their class: 1" in found.caveats()

@@ -82,7 +82,7 @@ def test_the_lines_of_every_certificate_follow_from_the_page(tmp_path, name, thr
 def test_every_object_has_a_target_for_each_label_that_stands_for_it(tmp_path):
     images = [hesitating(image) for image in awkward()]
     column = columns_of(written(tmp_path, images, EVIDENCE, TWO_CATS))
-    wanted = [{0: [0, 1], 1: [2]}[int(label)] for image in images for label in image.truth.label]
+    wanted = [{0: [0, 1], 1: [2]}[int(label)] for image in images for label in image.ground_truth.label]
     first = column["target_first"].astype(int)
     assert [column["target_label"][a:b].tolist() for a, b in pairwise(first)] == wanted
 
@@ -96,7 +96,7 @@ def test_views_that_only_prove_multi_view_come_with_their_weights_and_neighbors(
         seen = image.observation
         evidence = rule.evidence(rule.discounted_scores(seen))
         weight = certified_weights(evidence)
-        for proves in rule.proving_pairs(seen, image.truth, 0.0, "exact").T:
+        for proves in rule.proving_pairs(seen, image.ground_truth, 0.0, "exact").T:
             members = np.flatnonzero(proves & (evidence > 0) & (evidence < 1))
             start, end = column["multi_view_first"][n : n + 2].tolist()
             assert (column["multi_view_mask"][start:end] == seen.mask_index[members]).all()
@@ -266,7 +266,12 @@ def test_it_opens_with_an_image_that_shows_most(tmp_path):
 
 def test_a_baseline_must_be_about_the_same_objects(tmp_path):
     images = photographed(tmp_path, 3)
-    moved = replace(images[0], truth=Detections(images[0].truth.xyxy + 1, images[0].truth.score, images[0].truth.label))
+    moved = replace(
+        images[0],
+        ground_truth=Detections(
+            images[0].ground_truth.xyxy + 1, images[0].ground_truth.score, images[0].ground_truth.label
+        ),
+    )
     other = LabelMap.from_names(("cat", "horse"))
     for baseline, message in (
         (ReportSource("b", images[1:], VOCABULARY, PAPER), "the baseline has no image 000"),
@@ -470,7 +475,7 @@ def test_the_settings_given_are_stops_of_the_sliders(tmp_path):
 
 def test_a_run_without_annotations_is_one_sentence(tmp_path):
     images = [
-        replace(image, truth=Detections.empty(), ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))
+        replace(image, ground_truth=Detections.empty(), ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))
         for image in photographed(tmp_path, 3)
     ]
     with pytest.raises(ObjectSeekerError, match="none of the 3 images has an object that counts"):
@@ -595,7 +600,7 @@ def test_scene_order_is_kept(tmp_path):
     images = awkward()
     column = columns_of(written(tmp_path, images))
     scene = ImageSet.from_images(images, VOCABULARY)
-    assert (column["box"].reshape(-1, 4) == scene.truth.detections.xyxy).all()
+    assert (column["box"].reshape(-1, 4) == scene.ground_truth.detections.xyxy).all()
     assert (column["ignore"] == scene.ignore).all()
 
 

@@ -98,8 +98,8 @@ def pythons_verdicts(run: Run, threshold: float):
     for image in run.images:
         found, owner = run.certify(image, patches, threshold)
         for verdicts, of_targets in ((certified, found.certified), (vacuous, found.vacuous)):
-            verdicts.append(run.label_map.any_label(of_targets, owner, len(image.truth)))
-        largest = np.zeros(len(image.truth), np.int64)
+            verdicts.append(run.label_map.any_label(of_targets, owner, len(image.ground_truth)))
+        largest = np.zeros(len(image.ground_truth), np.int64)
         np.maximum.at(largest, owner, found.largest_square)
         square.append(largest)
     return np.concatenate(certified, axis=1), np.concatenate(vacuous, axis=1), np.concatenate(square)
@@ -212,7 +212,7 @@ def check_what_remains(page, run: Run) -> None:
 def proofs_of(run: Run, image):
     """What proves each target at T = 0, by the functions of the core."""
     rule, seen = run.rule, image.observation
-    targets, _ = run.label_map.map_to_detector(image.truth, classwise=rule.classwise)
+    targets, _ = run.label_map.map_to_detector(image.ground_truth, classwise=rule.classwise)
     safe = run.certify(image, [], 0.0)[0].safe
     if isinstance(rule, IouRule):
         assert rule.proving_pairs(seen, targets, 0.0, "exact").any(axis=0).tolist() == safe.any(axis=1).tolist()
@@ -246,8 +246,8 @@ def test_the_target_shown_certifies_the_object_if_one_does(opened, tmp_path_fact
     n = first = several = 0
     for image in run.images:
         found, owner = run.certify(image, [Patch(area, aspect, where)], 0.0)
-        targets, _ = run.label_map.map_to_detector(image.truth)
-        for number in range(len(image.truth)):
+        targets, _ = run.label_map.map_to_detector(image.ground_truth)
+        for number in range(len(image.ground_truth)):
             mine = np.flatnonzero(owner == number)
             ranked = sorted(mine.tolist(), key=lambda t: (not found.certified[0, t], -found.largest_square[t], t))
             visible = len(mine) and shown[n][0] >= 0
@@ -373,7 +373,7 @@ def test_filters_find_the_images(opened, photographs):
     file, images = photographs
     page = opened(file, "#images")
     assert page.locator("#gallery-count").inner_text() == f"{COUNT} objects in {COUNT} images"
-    dogs = sum(int((image.truth.label == 1).sum()) for image in images)
+    dogs = sum(int((image.ground_truth.label == 1).sum()) for image in images)
     page.locator("#filter-class").select_option("dog")
     assert page.locator("#gallery-count").inner_text() == f"{dogs} objects in {dogs} images of {COUNT}"
     page.get_by_role("button", name="Show all").click()
@@ -385,11 +385,11 @@ def test_filters_find_the_images(opened, photographs):
     assert 0 < open_objects < COUNT
     assert page.locator("#gallery-count").inner_text().startswith(f"{open_objects} object")
     page.locator("#filter-verdict").select_option("")
-    sizes = [float(area_of(image.truth.xyxy)[0]) / 1e4 for image in images]
+    sizes = [float(area_of(image.ground_truth.xyxy)[0]) / 1e4 for image in images]
     page.locator("#filter-size").select_option("3")  # 5 to 10 %
     assert page.locator("#gallery-count").inner_text().startswith(f"{sum(0.05 < size <= 0.1 for size in sizes)} object")
     page.locator("#filter-size").select_option("")
-    squares = [int(PAPER.rule.certify(i.observation, i.truth, []).largest_square[0]) for i in images]
+    squares = [int(PAPER.rule.certify(i.observation, i.ground_truth, []).largest_square[0]) for i in images]
     page.locator("#filter-square").select_option("0")  # up to 0.1 %
     wanted = sum((side + 1) ** 2 / 1e4 <= 0.001 for side in squares)
     assert 0 < wanted < COUNT
@@ -445,7 +445,7 @@ def test_dragging_the_patch_says_what_it_could_hide(opened, tmp_path):
     image = evaluation_cases.image([thing], [(25, 25, 75, 75, 0)], masked, lines=9)
     file = tmp_path / "report.html"
     write_images(file, [image], VOCABULARY, PAPER)
-    certificates = PAPER.rule.certify(image.observation, image.truth, [])
+    certificates = PAPER.rule.certify(image.observation, image.ground_truth, [])
     assert certificates.safe_lines.tolist() == [[left, top, right, bottom]]
     page = opened(file, "#image/0")
     slide(page, "area", "areas", 0.04)
@@ -575,7 +575,7 @@ def test_the_hatched_positions_are_the_vulnerable_rectangle(opened, photographs)
     page = opened(file, "#image/5")
     image = images[5]
     page.locator("input[value=anywhere]").check()
-    lines = PAPER.rule.certify(image.observation, image.truth, []).safe_lines[0].tolist()
+    lines = PAPER.rule.certify(image.observation, image.ground_truth, []).safe_lines[0].tolist()
     hatched = page.locator("#layer-positions .positions")
     assert hatched.count() == 1
     x, y, width, height = (float(hatched.get_attribute(name)) for name in ("x", "y", "width", "height"))
@@ -611,7 +611,7 @@ def test_previous_and_next_stay_within_the_filter(opened, photographs):
     file, images = photographs
     page = opened(file, "#images")
     page.locator("#filter-class").select_option("dog")
-    dogs = [image.id for image in images if image.truth.label[0] == 1]
+    dogs = [image.id for image in images if image.ground_truth.label[0] == 1]
     page.locator(".thumbnail").first.click()
     api.expect(page.locator("#image-title")).to_have_text(re.compile("^" + dogs[0]))
     assert page.locator("#previous").is_disabled()
@@ -706,7 +706,7 @@ def test_without_labels_nothing_is_called_recall(opened, tmp_path):
     images = [output_on(image, PAPER.rule) for image in photographed(tmp_path, 3)]
     run = Run(images, PAPER, is_labeled=False)
     page = opened(run.report(tmp_path / "report.html"))
-    boxes = sum(len(image.truth) for image in images)
+    boxes = sum(len(image.ground_truth) for image in images)
     assert "not recall: an image that is already attacked may hide" in page.locator("#caveats-above").inner_text()
     assert page.locator("#cards .value").all_inner_texts() == [str(boxes), "3 images"]
     assert page.locator("#recalls .card").first.inner_text().count(f"of {boxes} boxes") == 1
@@ -724,7 +724,7 @@ def test_without_labels_nothing_is_called_recall(opened, tmp_path):
         "Objects that an attack has already hidden in this image are not among them"
         in page.locator(".viewer .side").inner_text()
     )
-    assert page.locator("#layer-objects .box").count() == len(images[0].truth)
+    assert page.locator("#layer-objects .box").count() == len(images[0].ground_truth)
     page.evaluate("location.hash = 'meaning'")
     assert "already attacked may hide objects" in page.locator("#part-meaning").inner_text()
     assert "Certified recall" not in page.locator("#part-meaning").inner_text()

@@ -154,7 +154,7 @@ def listed(page) -> list[int]:
 
 def test_order_and_filters(opened, images, report):
     page = opened(report, "#images")
-    side = [int(PAPER.rule.certify(i.observation, i.truth, []).largest_square[0]) for i in images]
+    side = [int(PAPER.rule.certify(i.observation, i.ground_truth, []).largest_square[0]) for i in images]
     score = page.evaluate("Array.from(objectseeker.certificates.score)")
     for order, key in (
         ("smallest", lambda i: (side[i], i)),
@@ -223,9 +223,9 @@ def test_what_is_seen_can_be_kept(opened, images, report, tmp_path):
     assert [row["image"] for row in rows] == [image.id for image, held in zip(images, over, strict=True) if held]
     for row in rows:
         image = images[int(row["image"])]
-        assert [float(row[name]) for name in ("x1", "y1", "x2", "y2")] == image.truth.xyxy[0].tolist()
+        assert [float(row[name]) for name in ("x1", "y1", "x2", "y2")] == image.ground_truth.xyxy[0].tolist()
         proven = PAPER.rule.certify(
-            image.observation, image.truth, [Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS]
+            image.observation, image.ground_truth, [Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS]
         )
         assert [row[f"certified_{where}"] for where in PATCH_LOCATIONS] == [
             str(bool(one)).lower() for one in proven.certified[:, 0]
@@ -255,7 +255,7 @@ def test_zoom_labels_keys_and_a_link_to_one_object(opened, images, tmp_path):
     old = images[1].observation
     observation = Observation(100, 100, old.masks, seen, [seen] * len(old.masks))
     none = np.zeros(2, bool)
-    one = replace(images[1], observation=observation, truth=seen, ignore=none, crowd=none)
+    one = replace(images[1], observation=observation, ground_truth=seen, ignore=none, crowd=none)
     write_images(tmp_path / "report.html", [one], VOCABULARY, PAPER)
     page = opened(tmp_path / "report.html", "#image/0/1")
     chosen = "objectseeker.view.object"

@@ -51,7 +51,7 @@ def frames_of(images, rule, track):
     patch, seen = ThreatModel(area=0.02).anywhere(), {}
     for image in images:
         for n in np.flatnonzero((image.track == track) & ~image.ignore):
-            targets, _ = VOCABULARY.map_to_detector(image.truth[[n]], classwise=rule.classwise)
+            targets, _ = VOCABULARY.map_to_detector(image.ground_truth[[n]], classwise=rule.classwise)
             seen[image.frame.number] = intersect_alternatives(frame_positions(rule, image.observation, targets, patch))
     return seen
 
@@ -131,11 +131,13 @@ def test_a_patch_that_must_stay_is_told_from_one_that_jumps(tmp_path):
     images = []
     for image in filmed(tmp_path, Halves(3), count=5):
         side = 0 if image.frame.number % 2 else 2
-        truth = image.truth[:1]
+        truth = image.ground_truth[:1]
         views = [truth if one == side else truth[:0] for one in masks.side.tolist()]
         seen = Observation(48, 36, masks, truth[:0], views)
         none = np.zeros(1, bool)
-        images.append(replace(image, observation=seen, truth=truth, ignore=none, crowd=none, track=np.array([4])))
+        images.append(
+            replace(image, observation=seen, ground_truth=truth, ignore=none, crowd=none, track=np.array([4]))
+        )
     shown, _ = track_timelines(images, VOCABULARY, PAPER.rule, ThreatModel(area=0.02), Rolling(Halves(3), 2))
     stays, *_, jumps = shown["sequences"][0]["tracks"][0]["motions"]
     assert [way["duration"] for way in (stays, jumps)] == ["1 frame, 0.12 s", "5 frames, 0.62 s"]

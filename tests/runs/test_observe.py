@@ -71,7 +71,7 @@ def test_a_run_holds_what_the_defended_detector_sees(spec, tmp_path):
         assert list(image.observation.masked) == [view.with_min_score(0.2) for view in seen.masked]
         assert len(image.observation.all_masked)
         known = np.isin(entry.ground_truth.label, match.dataset_labels)
-        assert image.truth == entry.ground_truth[known]
+        assert image.ground_truth == entry.ground_truth[known]
         assert image.ignore.tolist() == entry.ignore[known].tolist()
         assert image.crowd.tolist() == entry.crowd[known].tolist()
         assert (image.id, image.path) == (entry.id, entry.path)
@@ -286,7 +286,7 @@ def test_classes_the_detector_does_not_know(spec, tmp_path):
     assert warnings[0] == "dataset classes skipped because the detector does not know them: rarity"
     assert run.manifest.unmatched_classes == ("rarity",)
     assert any((entry.ground_truth.label == 2).any() for entry in open_dataset(spec).images)
-    assert not any((image.truth.label == 2).any() for image in run.images())
+    assert not any((image.ground_truth.label == 2).any() for image in run.images())
     with pytest.raises(ObjectSeekerError, match="knows none of the dataset's classes"):
         run_here(spec, tmp_path / "none", Spots(names=("a", "b", "c")))
     assert not (tmp_path / "none").exists()
@@ -301,7 +301,7 @@ def test_a_folder_of_images_has_no_truth(tmp_path):
     assert [broken.id for broken in run.broken] == ["1.png"]
     assert run.manifest.images[1].size is None
     for image in run.images():
-        assert len(image.truth) == len(image.ignore) == 0
+        assert len(image.ground_truth) == len(image.ignore) == 0
         picture = np.array(PIL.Image.open(image.path))
         assert (image.observation.width, image.observation.height) == (picture.shape[1], picture.shape[0])
         (seen,) = Spots()([picture])

@@ -87,7 +87,7 @@ def test_the_truth_comes_back_without_the_dataset(tmp_path):
     store(tmp_path / "run", manifest())
     (image,) = open_run(tmp_path / "run").images()
     assert (image.id, image.path) == ("image 0", Path("/images/0.jpg"))
-    assert image.truth == Detections([[1, 1, 4.1, 5], [0, 0, 3, 3]], [1, 1], [0, 2])  # no horse: it is not known
+    assert image.ground_truth == Detections([[1, 1, 4.1, 5], [0, 0, 3, 3]], [1, 1], [0, 2])  # no horse: it is not known
     assert image.ignore.tolist() == [False, True]
     assert image.crowd.tolist() == [False, True]
 

@@ -92,7 +92,7 @@ def test_the_bytes_do_not_depend_on_the_order_or_on_what_came_together(undisturb
 def test_the_images_can_be_handed_to_another_process(undisturbed):
     images = open_run(undisturbed).images()
     for one, other in zip(pickle.loads(pickle.dumps(images)), images, strict=True):
-        assert (one.id, one.observation, one.truth) == (other.id, other.observation, other.truth)
+        assert (one.id, one.observation, one.ground_truth) == (other.id, other.observation, other.ground_truth)
 
 
 def test_images_of_an_unfinished_part_are_read_from_what_is_pending(at_once, tmp_path):

@@ -82,7 +82,7 @@ NO_TRACK = -1  # of an object that belongs to none
 class ObservedImage:
     """One image of a dataset as observed: what evaluation, certification and the report work on.
 
-    The labels of `observation` are the detector's, those of `truth` the dataset's: a `LabelMap` connects them.
+    The labels of `observation` are the detector's, those of `ground_truth` the dataset's: a `LabelMap` connects them.
     `ignore` marks objects that count neither way (VOC difficult, COCO crowd); `crowd` marks those that represent
     any number of objects. Of a `frame` of a sequence, `track` says which object is which: one number per object,
     the same in every frame, or NO_TRACK. It is empty elsewhere.
@@ -91,7 +91,7 @@ class ObservedImage:
     id: str
     path: Path
     observation: Observation
-    truth: Detections
+    ground_truth: Detections
     ignore: Bools
     crowd: Bools
     frame: FrameIndex | None = None

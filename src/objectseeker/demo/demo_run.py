@@ -73,26 +73,26 @@ def evaluate_sample(seeker: ObjectSeeker, sample: Sample, patch_area: float) -> 
     """Detect, certify against a square patch of `patch_area`, and draw the verdicts."""
     image = load_image(sample.path)
     defended = seeker.defend(image)
-    truth = sample.truth[~sample.crowd]
+    objects = sample.ground_truth[~sample.crowd]
     height, width = image.shape[:2]
     patches = [Patch(patch_area, 1.0, location) for location in LOCATIONS]
-    certificates = seeker.certify(defended.observation, truth, patches)
-    undefended, recovered = _matched(truth, defended.base), _matched(truth, defended.recovered)
+    certificates = seeker.certify(defended.observation, objects, patches)
+    undefended, recovered = _matched(objects, defended.base), _matched(objects, defended.recovered)
     return Verdicts(
         sample=sample,
         defended=defended,
-        label=truth.label,
-        area_fraction=area(truth.xyxy) / (width * height),
+        label=objects.label,
+        area_fraction=area(objects.xyxy) / (width * height),
         found_undefended=undefended,
         found_defended=undefended | recovered,
         certified=certificates.certified,
         vacuous_far=certificates.vacuous[LOCATIONS.index("far")],
         largest_square=certificates.largest_square,
-        annotated=draw_verdicts(image, truth, certificates.certified),
+        annotated=draw_verdicts(image, objects, certificates.certified),
     )
 
 
-def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Image.Image:
+def draw_verdicts(image: Image, objects: Detections, certified: Bools) -> PIL.Image.Image:
     """Draw objects in the color of their certificate: over green, only away from it orange, none red.
 
     Objects without a certificate are often many and tiny, so they have no caption. A legend explains the colors.
@@ -105,16 +105,16 @@ def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Imag
         (away, ORANGE, False, "certified away from it"),
         (over, CERTIFIED, False, "certified, even under the patch"),
     ):
-        captions = [VOC_20[c] for c in truth.label[selected]] if color != VULNERABLE else []
-        layers.append(Layer(truth.xyxy[selected], captions, color=color, dashed=dashed))
+        captions = [VOC_20[c] for c in objects.label[selected]] if color != VULNERABLE else []
+        layers.append(Layer(objects.xyxy[selected], captions, color=color, dashed=dashed))
         if selected.any():
             keys.insert(0, LegendEntry(f"{meaning} ({int(selected.sum())})", color, dashed=dashed))
     return with_legend(annotate(image, layers), keys)
 
 
-def _matched(truth: Detections, boxes: Detections) -> Bools:
+def _matched(objects: Detections, boxes: Detections) -> Bools:
     """Return whether a box of the same label overlaps each object with an IoU of at least `MATCH_IOU`."""
-    match = (iou(truth.xyxy, boxes.xyxy) >= MATCH_IOU) & (truth.label[:, None] == boxes.label[None])
+    match = (iou(objects.xyxy, boxes.xyxy) >= MATCH_IOU) & (objects.label[:, None] == boxes.label[None])
     return np.asarray(match.any(axis=1))
 
 
@@ -130,7 +130,7 @@ def save_report(path: Path, results: Sequence[Verdicts], defense: Defense, *, pa
     """Write the interactive report on the images, under the defense of their verdicts."""
     images = [
         ObservedImage(
-            v.sample.name, v.sample.path, v.defended.observation, v.sample.truth, v.sample.crowd, v.sample.crowd
+            v.sample.name, v.sample.path, v.defended.observation, v.sample.ground_truth, v.sample.crowd, v.sample.crowd
         )
         for v in results
     ]

@@ -197,7 +197,7 @@ def certify_images(
     """Certify every counted object of an image set; the verdicts do not depend on the base threshold."""
     parts = []
     for image, grid, of_image in zip(maps.image_set.images, maps.grids, features, strict=True):
-        objects = image.truth[~image.ignore]
+        objects = image.ground_truth[~image.ignore]
         ours = certify_guarded(grid, of_image, objects, patches, threshold=threshold)
         published = certify_published(grid, of_image, objects, patches, threshold=threshold)
         parts.append((ours.certified, ours.vacuous, published))

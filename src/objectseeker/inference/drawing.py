@@ -139,9 +139,9 @@ def _name(label: int, names: Sequence[str]) -> str:
     return quote_plain(names[label]) if 0 <= label < len(names) else str(label)
 
 
-def truth_layers(truth: Detections) -> list[Layer]:
+def truth_layers(objects: Detections) -> list[Layer]:
     """Return thin white lines with black ones inside, which also show on white."""
-    return [Layer(truth.xyxy, color=BLACK), Layer(truth.xyxy, color=TRUTH, width=0.5)]
+    return [Layer(objects.xyxy, color=BLACK), Layer(objects.xyxy, color=TRUTH, width=0.5)]
 
 
 def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:

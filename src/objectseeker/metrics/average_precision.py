@@ -37,9 +37,9 @@ class Overlaps:
 def candidate_pairs(boxes: BoxTable, image_set: ImageSet) -> Overlaps:
     """All pairs of a box and an object that could be matched."""
     classes = len(image_set.names)
-    truth = image_set.truth
+    objects = image_set.ground_truth
     of_box, of_object = (
-        each.image * classes + each.detections.label for each in (boxes, truth)
+        each.image * classes + each.detections.label for each in (boxes, objects)
     )  # boxes find objects of their image and class only
     most = int(np.unique(of_object, return_counts=True)[1].max(initial=0))  # objects that a box is held against
     several = list(row_blocks(len(boxes), most)) or [slice(0, 0)]
@@ -51,7 +51,7 @@ def candidate_pairs(boxes: BoxTable, image_set: ImageSet) -> Overlaps:
 def _overlapping(boxes: BoxTable, image_set: ImageSet, start: int, box: Ints, n: Ints) -> tuple[Ints, Ints, Floats]:
     """The pairs of box start + box[i] and object n[i] that overlap enough, and by how much."""
     box = start + box
-    a, b = boxes.detections.xyxy[box], image_set.truth.detections.xyxy[n]
+    a, b = boxes.detections.xyxy[box], image_set.ground_truth.detections.xyxy[n]
     width = np.minimum(a[:, 2], b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
     height = np.minimum(a[:, 3], b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
     shared = np.maximum(width, 0) * np.maximum(height, 0)
@@ -68,7 +68,7 @@ def greedy_match(score: Floats, pairs: Overlaps, image_set: ImageSet) -> Ints:
     """
     order = np.lexsort((-pairs.object, -pairs.overlap, image_set.ignore[pairs.object], pairs.box, -score[pairs.box]))
     taken_by: list[int] = [-1] * len(score)
-    free = [True] * len(image_set.truth)
+    free = [True] * len(image_set.ground_truth)
     crowd = image_set.crowd.tolist()
     for box, n in zip(pairs.box[order].tolist(), pairs.object[order].tolist(), strict=True):
         if taken_by[box] < 0 and free[n]:
@@ -87,7 +87,7 @@ def count_matches(label: Ints, taken: Ints, image_set: ImageSet) -> tuple[Ints, 
     classes = len(image_set.names)
     found = taken[taken >= 0]
     found = found[~image_set.ignore[found]]
-    right = np.bincount(image_set.truth.detections.label[found], minlength=classes)
+    right = np.bincount(image_set.ground_truth.detections.label[found], minlength=classes)
     return right, np.bincount(label[false_positives(taken)], minlength=classes)
 
 
@@ -406,7 +406,7 @@ def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[B
         additions: What the defense adds to the base boxes at each base threshold, in the dataset's labels.
     """
     classes, cells = len(images.names), len(images.images) * len(images.names)
-    cell_of_object = images.truth.image * classes + images.truth.detections.label
+    cell_of_object = images.ground_truth.image * classes + images.ground_truth.detections.label
     before = np.zeros((2, cells), np.int64)
     entries: list[tuple[Ints, Ints, Ints, Ints]] = []
     for row, (found, image, label) in enumerate(_match_rows(images, base_thresholds, additions)):
@@ -430,7 +430,7 @@ def undefended_curve(images: ImageSet, base_thresholds: Floats = BASE_THRESHOLDS
 
 def defended_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> Curve:
     """Return the curve of base boxes together with what a defense adds, as for `tally_curve`."""
-    classes, label_of = len(images.names), images.truth.detections.label
+    classes, label_of = len(images.names), images.ground_truth.detections.label
     tp, fp = np.zeros((2, len(base_thresholds), classes), np.int64)
     for row, (found, _, label) in enumerate(_match_rows(images, base_thresholds, additions)):
         tp[row] = np.bincount(label_of[found], minlength=classes)

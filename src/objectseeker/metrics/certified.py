@@ -47,12 +47,14 @@ class ProofTable:
 
     def targets(self) -> tuple[Floats, Ints, Ints]:
         """The boxes of the targets' objects, and width and height of the image of each."""
-        truth, n = self.image_set.truth, self.image_set.counted[self.object]
-        image = truth.image[n]
-        return truth.detections.xyxy[n], self.image_set.width[image], self.image_set.height[image]
+        objects, n = self.image_set.ground_truth, self.image_set.counted[self.object]
+        image = objects.image[n]
+        return objects.detections.xyxy[n], self.image_set.width[image], self.image_set.height[image]
 
     def image_of(self, target: int) -> ObservedImage:
-        return self.image_set.images[int(self.image_set.truth.image[self.image_set.counted[self.object[target]]])]
+        return self.image_set.images[
+            int(self.image_set.ground_truth.image[self.image_set.counted[self.object[target]]])
+        ]
 
     def rows_of(self, target: int) -> Ints:
         return np.arange(self.first[target], self.first[target + 1])
@@ -69,16 +71,16 @@ def build_proof_table(image_set: ImageSet, rule: PruningRule, bound: Bound, *, f
     columns = max(image.observation.masks.strip_indices.shape[1] for image in image_set.images)
     objects = start = 0
     for image in image_set.images:
-        observation, counted = image.observation, image.truth[~image.ignore]
-        truth, n = image_set.label_map.map_to_detector(counted, classwise=rule.classwise)
+        observation, counted = image.observation, image.ground_truth[~image.ignore]
+        boxes, n = image_set.label_map.map_to_detector(counted, classwise=rule.classwise)
         score, masks = rule.discounted_scores(observation), observation.masks
-        target, box, share = _proving(rule, observation, np.flatnonzero(score >= floor), truth, bound)
+        target, box, share = _proving(rule, observation, np.flatnonzero(score >= floor), boxes, bound)
         strip = masks.strip_indices[observation.mask_index[box]]
         strip = np.broadcast_to(strip, (len(strip), columns))
-        targets.append((n + objects, truth.label))
+        targets.append((n + objects, boxes.label))
         rows.append((target + start, box, share, score[box], masks.strips.side[strip], masks.strips.line[strip]))
         objects += len(counted)
-        start += len(truth)
+        start += len(boxes)
     which, label = (np.concatenate(column) for column in zip(*targets, strict=True))
     of_row, box, share, score, side, line = (np.concatenate(column) for column in zip(*rows, strict=True))
     first = np.searchsorted(of_row, np.arange(start + 1))
@@ -101,17 +103,17 @@ def certified_targets(
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (patches, targets)."""
     evidence = _evidence(proofs, rule, certification_threshold)
-    truth, width, height = proofs.targets()
-    beyond = np.broadcast_to(~_only_halves(proofs), (len(patches), len(truth)))
+    objects, width, height = proofs.targets()
+    beyond = np.broadcast_to(~_only_halves(proofs), (len(patches), len(objects)))
     proof_of = partial(_proof, proofs, rule, evidence)
     if rule.combines_views:
         # A position that no mask of any such box removes is proven by none of them, together or alone; where all masks
         # are half masks, lines say which those are.
         once = [replace(patch, count=1) for patch in patches]
         lines = _escape_lines(proofs, evidence > 0)
-        beyond = beyond | decide(lines, truth, width, height, once, proof_of, beyond_lines=False)[0]
+        beyond = beyond | decide(lines, objects, width, height, once, proof_of, beyond_lines=False)[0]
     lines = _escape_lines(proofs, evidence >= 1)
-    return decide(lines, truth, width, height, patches, proof_of, beyond_lines=beyond)
+    return decide(lines, objects, width, height, patches, proof_of, beyond_lines=beyond)
 
 
 def joint_certificates(
@@ -128,9 +130,9 @@ def joint_certificates_of(
     """The same for several patches, one list each: what proves the objects is found once."""
     evidence = _evidence(proofs, rule, certification_threshold)
     image_set, checked = proofs.image_set, [require_anywhere(patch) for patch in patches]
-    truth, width, height = proofs.targets()
-    visible = visible_area(truth, width, height) > 0
-    first = np.searchsorted(image_set.truth.image[image_set.counted], np.arange(len(image_set.images) + 1))
+    objects, width, height = proofs.targets()
+    visible = visible_area(objects, width, height) > 0
+    first = np.searchsorted(image_set.ground_truth.image[image_set.counted], np.arange(len(image_set.images) + 1))
     found: list[list[JointCertificate]] = [[] for _ in patches]
     for image, start, end in zip(image_set.images, first, first[1:], strict=False):
         seen = image.observation
@@ -165,30 +167,30 @@ def _proof(proofs: ProofTable, rule: PruningRule, evidence: Floats, target: int)
 
 
 def _proving(
-    rule: PruningRule, observation: Observation, among: Ints, truth: Detections, bound: Bound
+    rule: PruningRule, observation: Observation, among: Ints, objects: Detections, bound: Bound
 ) -> tuple[Ints, Ints, Floats]:
     """Return which masked boxes `among` could prove which targets, and the bound of each such pair.
 
     Only the rule's usable boxes prove anything, and only boxes of the target's label where labels matter.
     """
     if rule.classwise:
-        among = among[np.isin(observation.all_masked.label[among], truth.label)]
+        among = among[np.isin(observation.all_masked.label[among], objects.label)]
     among = among[rule.usable_boxes(observation)[among]]
     boxes = observation.all_masked[among]
     pairs: list[tuple[Ints, Ints, Floats]] = []
-    for some in list(row_blocks(len(truth), len(boxes))) or [slice(0, 0)]:
-        share = _shares(rule, boxes, truth[some], bound)
+    for some in list(row_blocks(len(objects), len(boxes))) or [slice(0, 0)]:
+        share = _shares(rule, boxes, objects[some], bound)
         target, box = np.nonzero((share > MARGIN).T)
         pairs.append((target + some.start, among[box], share[box, target]))
     target, box, share = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return target, box, share
 
 
-def _shares(rule: PruningRule, boxes: Detections, truth: Detections, bound: Bound) -> Floats:
+def _shares(rule: PruningRule, boxes: Detections, objects: Detections, bound: Bound) -> Floats:
     """The bound of every box for every target: (boxes, targets); 0 where no score would make it prove it."""
-    share = rule.lower_bound(boxes.xyxy, truth.xyxy, bound)
+    share = rule.lower_bound(boxes.xyxy, objects.xyxy, bound)
     if rule.classwise:
-        share = np.where(boxes.label[:, None] == truth.label[None], share, 0.0)
+        share = np.where(boxes.label[:, None] == objects.label[None], share, 0.0)
     return share
 
 
@@ -196,7 +198,7 @@ def _only_halves(proofs: ProofTable) -> Bools:
     """Return whether the target's image was observed under half masks only."""
     image_set = proofs.image_set
     of_image = np.array([image.observation.masks.only_halves for image in image_set.images], dtype=np.bool_)
-    return np.asarray(of_image[image_set.truth.image[image_set.counted[proofs.object]]])
+    return np.asarray(of_image[image_set.ground_truth.image[image_set.counted[proofs.object]]])
 
 
 def _escape_lines(proofs: ProofTable, decisive: Bools) -> Ints:

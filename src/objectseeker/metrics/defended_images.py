@@ -177,7 +177,7 @@ def operating_row_of(settings: EvaluationSettings, curve: Curve) -> int | None:
 
 def counted(image_set: ImageSet, verdicts: Bools) -> Ints:
     """Verdicts (patches, counted objects) as counts (patches, classes)."""
-    label, classes = image_set.truth.detections.label[image_set.counted], len(image_set.names)
+    label, classes = image_set.ground_truth.detections.label[image_set.counted], len(image_set.names)
     return np.stack([np.bincount(label[holds], minlength=classes) for holds in verdicts])
 
 

@@ -66,8 +66,8 @@ class ImageSet:
     label_map: LabelMap
     width: Ints  # per image
     height: Ints
-    base: BoxTable  # in the dataset's labels, like `truth`
-    truth: BoxTable
+    base: BoxTable  # in the dataset's labels, like `ground_truth`
+    ground_truth: BoxTable
     ignore: Bools  # per object
     crowd: Bools
 
@@ -91,7 +91,7 @@ class ImageSet:
             width=np.array([image.observation.width for image in images]),
             height=np.array([image.observation.height for image in images]),
             base=BoxTable.concatenate([image.observation.base for image in images]).map_to_dataset(label_map),
-            truth=BoxTable.concatenate([image.truth for image in images]),
+            ground_truth=BoxTable.concatenate([image.ground_truth for image in images]),
             ignore=np.concatenate([np.asarray(image.ignore, dtype=np.bool_) for image in images]),
             crowd=np.concatenate([np.asarray(image.crowd, dtype=np.bool_) for image in images]),
         )
@@ -112,7 +112,7 @@ class ImageSet:
 
     @property
     def objects_per_class(self) -> Ints:
-        return np.bincount(self.truth.detections.label[self.counted], minlength=len(self.names))
+        return np.bincount(self.ground_truth.detections.label[self.counted], minlength=len(self.names))
 
     def subset(self, index: Sequence[int] | Ints) -> ImageSet:
         """The image_set of some of the images."""
@@ -126,14 +126,14 @@ def nothing_counts(images: int) -> str:
 def _check(images: Sequence[ObservedImage], label_map: LabelMap) -> None:
     for image in images:
         flags = len(image.ignore), len(image.crowd)
-        if flags != (len(image.truth),) * 2:
+        if flags != (len(image.ground_truth),) * 2:
             raise ObjectSeekerError(
-                f"ignore and crowd must have one entry per object, {len(image.truth)} in image {image.id!r}, "
+                f"ignore and crowd must have one entry per object, {len(image.ground_truth)} in image {image.id!r}, "
                 f"got {flags[0]} and {flags[1]}"
             )
         seen = image.observation
         for boxes, known, whose in (
-            (image.truth, len(label_map.dataset_names), "objects"),
+            (image.ground_truth, len(label_map.dataset_names), "objects"),
             (seen.base, len(label_map.dataset_labels), "boxes"),
             (seen.all_masked, len(label_map.dataset_labels), "boxes"),
         ):

@@ -85,7 +85,7 @@ def certify_images(
 ) -> Iterator[list[ObjectCertificate]]:
     """For every image, one row per object: its verdicts, safe_lines lines and largest certified square."""
     for image in images:
-        targets, object_of = label_map.map_to_detector(image.truth, classwise=rule.classwise)
+        targets, object_of = label_map.map_to_detector(image.ground_truth, classwise=rule.classwise)
         yield _rows(image, label_map, targets, object_of, rule, threat)
 
 
@@ -113,8 +113,8 @@ def certify_output_boxes(
 ) -> Iterator[list[ObjectCertificate]]:
     """Certify images without annotations: one row per output box of the defended detector."""
     for image in (with_outputs_as_objects(one, rule) for one in images):
-        rows = _rows(image, label_map, image.truth, np.arange(len(image.truth)), rule, threat)
-        scores = image.truth.score.tolist()
+        rows = _rows(image, label_map, image.ground_truth, np.arange(len(image.ground_truth)), rule, threat)
+        scores = image.ground_truth.score.tolist()
         yield [replace(row, object_source="output", score=score) for row, score in zip(rows, scores, strict=True)]
 
 
@@ -122,7 +122,7 @@ def with_outputs_as_objects(image: ObservedImage, rule: PruningRule) -> Observed
     """Return the image with the defended detector's output boxes as objects, in the detector's labels."""
     boxes = rule.prune(image.observation)
     none = np.zeros(len(boxes), np.bool_)
-    return replace(image, truth=boxes, ignore=none, crowd=none, track=np.empty(0, np.int64))
+    return replace(image, ground_truth=boxes, ignore=none, crowd=none, track=np.empty(0, np.int64))
 
 
 def _rows(
@@ -139,7 +139,7 @@ def _rows(
     proven = rule.certify(observation, targets, threat.patches(), certification_threshold=threshold, bound=threat.bound)
     far = PATCH_LOCATIONS.index("far")
     nothing_safe = (0, 0, observation.width, observation.height)
-    first = np.searchsorted(object_of, np.arange(len(image.truth) + 1)).tolist()
+    first = np.searchsorted(object_of, np.arange(len(image.ground_truth) + 1)).tolist()
 
     def name_of(target: int) -> str:
         label = int(targets.label[target])  # -1 where labels are ignored and none maps to the class
@@ -156,8 +156,8 @@ def _rows(
         return ObjectCertificate(
             image=image.id,
             number=n,
-            class_name=name_of_label(label_map.dataset_names, int(image.truth.label[n])),
-            box=tuple(image.truth.xyxy[n].tolist()),
+            class_name=name_of_label(label_map.dataset_names, int(image.ground_truth.label[n])),
+            box=tuple(image.ground_truth.xyxy[n].tolist()),
             ignored=bool(image.ignore[n]),
             certified_as=certified_as,
             vacuous_far=bool(proven.vacuous[far, first[n] : first[n + 1]].any()),
@@ -166,7 +166,7 @@ def _rows(
             safe_lines=nothing_safe if best is None else tuple(proven.safe_lines[best].tolist()),
         )
 
-    return [row_of(n) for n in range(len(image.truth))]
+    return [row_of(n) for n in range(len(image.ground_truth))]
 
 
 def name_of_label(names: tuple[str, ...], label: int) -> str:

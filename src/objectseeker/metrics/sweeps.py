@@ -239,9 +239,9 @@ def by_object_size(
     defended = DefendedImageSet.from_settings(image_set, settings)
     point = _outcome(settings, defended).point
     verdicts = None if point is None else defended.certified(point.rule, settings.threat)
-    image = image_set.truth.image[image_set.counted]
+    image = image_set.ground_truth.image[image_set.counted]
     width, height = image_set.width[image], image_set.height[image]
-    share = visible_area(image_set.truth.detections.xyxy[image_set.counted], width, height) / (width * height)
+    share = visible_area(image_set.ground_truth.detections.xyxy[image_set.counted], width, height) / (width * height)
     rows = []
     for low, high in pairwise(bins):
         mine = (share > low) & (share <= high)

@@ -358,9 +358,9 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
     settings, rule, images = request.settings, request.rule, len(image_set.images)
     defended = DefendedImageSet.from_settings(image_set, settings)
     counted = image_set.counted
-    image, box = image_set.truth.image[counted], image_set.truth.detections.xyxy[counted]
+    image, box = image_set.ground_truth.image[counted], image_set.ground_truth.detections.xyxy[counted]
     width, height = image_set.width[image], image_set.height[image]
-    first = np.searchsorted(image_set.truth.image, np.arange(images))
+    first = np.searchsorted(image_set.ground_truth.image, np.arange(images))
     curves: list[CurveTally | None] = [None, None]
     if request.curves:
         rules = [settings.on_curve(threshold) for threshold in BASE_THRESHOLDS.tolist()]
@@ -372,7 +372,7 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
             tally_curve(image_set, thresholds, defended.recovered_in_dataset(rules)),
         ]
     flagged, wrong, spurious = np.zeros((3, images), np.int64)
-    found = np.zeros(len(image_set.truth), np.bool_)
+    found = np.zeros(len(image_set.ground_truth), np.bool_)
     verdicts: dict[ThreatModel, tuple[Bools, Bools]] = {}
     guaranteed: dict[ThreatModel, Ints] = {}
     if rule is not None:
@@ -400,7 +400,7 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
         image=image,
         objects=np.ones(len(counted), np.int64),
         number=counted - first[image],
-        label=image_set.truth.detections.label[counted],
+        label=image_set.ground_truth.detections.label[counted],
         box=box,
         size=visible_area(box, width, height) / (width * height),
         found=found[counted],

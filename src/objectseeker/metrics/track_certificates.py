@@ -167,7 +167,7 @@ def tally_sequences(
         has_track = ~image.ignore & (image.track != NO_TRACK) if len(image.track) else np.zeros_like(image.ignore)
         chosen = np.flatnonzero(has_track)
         sequence.annotated |= set(image.track[chosen].tolist())
-        objects, of_object = label_map.map_to_detector(image.truth[chosen], classwise=rule.classwise)
+        objects, of_object = label_map.map_to_detector(image.ground_truth[chosen], classwise=rule.classwise)
         positions = [
             frame_positions(
                 rule, seen, objects, threat.anywhere(), certification_threshold=threshold, bound=threat.bound
@@ -177,7 +177,7 @@ def tally_sequences(
         for position, n in enumerate(chosen.tolist()):
             rows = np.flatnonzero(of_object == position).tolist()
             if rows:
-                track = sequence.tracks.setdefault(int(image.track[n]), TrackTally(int(image.truth.label[n])))
+                track = sequence.tracks.setdefault(int(image.track[n]), TrackTally(int(image.ground_truth.label[n])))
                 track.positions[image.frame.number] = [
                     intersect_alternatives([per_row[row] for row in rows]) for per_row in positions
                 ]

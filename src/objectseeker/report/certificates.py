@@ -109,7 +109,7 @@ def pack_certificates(image_set: ImageSet, rule: PruningRule, bound: Bound) -> P
                 limit = _size_limit(targets)
                 targets = [kept.limited_to(limit) for kept in targets]
                 total = sum(kept.size for kept in targets)
-        objects += len(image.truth)
+        objects += len(image.ground_truth)
     owner = np.array([target.object for target in targets], np.int64)
     single, single_boxes = _rows("single_view", ("mask", "share"), [target.single_view for target in targets])
     multi, multi_boxes = _rows("multi_view", ("mask", "share", "weight"), [target.multi_view for target in targets])
@@ -143,11 +143,11 @@ def _targets(
 ) -> Iterator[_Target]:
     """Yield the targets of one image, a block of objects at a time; `first` numbers its first object."""
     mask_of = image.observation.mask_index
-    for block in row_blocks(len(image.truth), len(mask_of)):
-        truth = image.truth[block]
-        none = np.zeros(len(truth), np.bool_)
+    for block in row_blocks(len(image.ground_truth), len(mask_of)):
+        objects = image.ground_truth[block]
+        none = np.zeros(len(objects), np.bool_)
         proofs = build_proof_table(
-            ImageSet.from_part([replace(image, truth=truth, ignore=none, crowd=none)], label_map), rule, bound
+            ImageSet.from_part([replace(image, ground_truth=objects, ignore=none, crowd=none)], label_map), rule, bound
         )
         evidence = rule.evidence(proofs.score)
         for t, (n, label) in enumerate(zip(proofs.object.tolist(), proofs.label.tolist(), strict=True)):
@@ -188,14 +188,14 @@ def _first_rows(parts: Sequence[Column]) -> Column:
 
 
 def _object_columns(image_set: ImageSet) -> dict[str, Column]:
-    box, image = image_set.truth.detections.xyxy, image_set.truth.image
+    box, image = image_set.ground_truth.detections.xyxy, image_set.ground_truth.image
     width, height = image_set.width[image], image_set.height[image]
     around = PatchPositions.of(box, width, height)
     visible = visible_area(box, width, height)
     return {
         "object_first": np.searchsorted(image, np.arange(len(image_set.images) + 1)).astype(np.uint32),
         "box": box.ravel(),
-        "label": image_set.truth.detections.label.astype(np.uint16),
+        "label": image_set.ground_truth.detections.label.astype(np.uint16),
         "ignore": image_set.ignore.astype(np.uint8),
         "visible": (visible > 0).astype(np.uint8),
         "size": visible / (width * height),
@@ -231,7 +231,7 @@ def track_timelines(
     sequences = tally_sequences(images, label_map, rule, threat, lambda image: [image.observation])
     if not sequences:
         return None, {}
-    first = np.cumsum([0, *(len(image.truth) for image in images)])
+    first = np.cumsum([0, *(len(image.ground_truth) for image in images)])
     row_of_object = np.full(first[-1], -1, np.int32)
     frames: dict[str, dict[int, int]] = {name: {} for name in sequences}  # images by frame number
     for number, image in enumerate(images):

@@ -77,8 +77,12 @@ class FigureContext:
         It depends only on the object, because a patch may extend beyond the border.
         """
         image_set, counted = self.image_set, self.image_set.counted
-        image = image_set.truth.image[counted]
-        box, width, height = image_set.truth.detections.xyxy[counted], image_set.width[image], image_set.height[image]
+        image = image_set.ground_truth.image[counted]
+        box, width, height = (
+            image_set.ground_truth.detections.xyxy[counted],
+            image_set.width[image],
+            image_set.height[image],
+        )
         size = patch_sizes(Patch(self.settings.threat.area, self.settings.threat.aspect), width, height, len(box))
         allowed = PatchPositions.of(box, width, height).allowed("far", size)
         has_far = (allowed[..., :2] <= allowed[..., 2:]).all(axis=-1).any(axis=-1)

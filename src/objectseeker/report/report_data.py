@@ -134,8 +134,8 @@ def _same_objects(image: ObservedImage, by_id: Mapping[str, ObservedImage]) -> O
     sizes = {(one.observation.width, one.observation.height) for one in (previous, image)}
     if (
         len(sizes) > 1
-        or not np.array_equal(previous.truth.xyxy, image.truth.xyxy)
-        or not np.array_equal(previous.truth.label, image.truth.label)
+        or not np.array_equal(previous.ground_truth.xyxy, image.ground_truth.xyxy)
+        or not np.array_equal(previous.ground_truth.label, image.ground_truth.label)
     ):
         raise ObjectSeekerError(
             f"the baseline has another image {image.id}, or other objects in it: observe both on the same dataset"
@@ -193,7 +193,7 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
         raise ObjectSeekerError(f"a point {point} cannot be found without annotations: give a base threshold instead")
     images = [with_outputs_as_objects(image, rule) for image in source.images]
     image_set = ImageSet.from_part(images, LabelMap.from_names(_detector_names(source.label_map, images)))
-    if not len(image_set.truth):
+    if not len(image_set.ground_truth):
         raise ObjectSeekerError(
             f"the defended detector outputs no box on any of the {len(images)} images, so there is nothing to certify: "
             f"its base_threshold is {rule.base_threshold:g}"
@@ -201,7 +201,7 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
     metrics = {
         "labeled": False,
         "images": len(images),
-        "objects": len(image_set.truth),
+        "objects": len(image_set.ground_truth),
         "ignored": 0,
         "base_boxes": sum(len(image.observation.base.with_min_score(rule.base_threshold)) for image in images),
         "per_class": [{"label": c} for c in image_set.objects_per_class.nonzero()[0].tolist()],
@@ -237,7 +237,7 @@ def found_columns(data: ReportData, outputs: Sequence[Detections], *, is_labeled
     else:
         pairs = zip(outputs, base, strict=True)
         undefended = np.concatenate([np.arange(len(all_boxes)) < len(base_boxes) for all_boxes, base_boxes in pairs])
-        defended, score = np.ones_like(undefended), image_set.truth.detections.score
+        defended, score = np.ones_like(undefended), image_set.ground_truth.detections.score
     return {
         "found": (UNDEFENDED * undefended + DEFENDED * defended).astype(np.uint8),
         "score": score.astype(np.float32),
@@ -248,7 +248,7 @@ def _match(image_set: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Flo
     """Return which objects some box matches, and the highest score of such a box; 0 for the others."""
     table = BoxTable.concatenate(boxes).map_to_dataset(image_set.label_map)
     matched = greedy_match(table.detections.score, candidate_pairs(table, image_set), image_set)
-    score = np.full(len(image_set.truth), -1.0)
+    score = np.full(len(image_set.ground_truth), -1.0)
     np.maximum.at(score, matched[matched >= 0], table.detections.score[matched >= 0])
     return score >= 0, np.maximum(score, 0.0)
 
@@ -259,7 +259,7 @@ def cover_images(image_set: ImageSet, rule: PruningRule, threat: ThreatModel) ->
     Objects are of three kinds: certified over, certified only for patches away from the object, and not certified.
     More kinds rank first; among equals an image with about four objects, then one with a large object.
     """
-    per_image = np.bincount(image_set.truth.image[image_set.counted], minlength=image_set.image_count)
+    per_image = np.bincount(image_set.ground_truth.image[image_set.counted], minlength=image_set.image_count)
     chosen = np.flatnonzero((per_image > 0) & (per_image <= MAX_COVER_OBJECTS))
     if not len(chosen):
         return list(range(min(image_set.image_count, MAX_COVERS)))
@@ -276,8 +276,8 @@ def cover_images(image_set: ImageSet, rule: PruningRule, threat: ThreatModel) ->
     kind = np.where(proven["over"], 2, np.where(proven["far"] | proven["close"], 1, 0))
 
     def keys() -> Iterator[tuple[int, int, float, int]]:
-        owner = part.truth.image[part.counted]
-        box = part.truth.detections.xyxy[part.counted]
+        owner = part.ground_truth.image[part.counted]
+        box = part.ground_truth.detections.xyxy[part.counted]
         area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])
         for i in range(part.image_count):
             objects = owner == i

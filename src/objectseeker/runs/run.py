@@ -322,7 +322,7 @@ class StoredImages(IndexedSequence[ObservedImage]):
             id=entry.id,
             path=cast(Path, entry.path),  # a Url has what is needed: a name, and it can be loaded
             observation=Observation(*size, masks, base, masked),
-            truth=entry.ground_truth[known],
+            ground_truth=entry.ground_truth[known],
             ignore=entry.ignore[known],
             crowd=entry.crowd[known],
             frame=entry.frame,

@@ -220,8 +220,8 @@ def iou_lower_bound(
 ) -> Floats:
     """Return the lowest IoU with each object of any box whose IoU with a masked box exceeds `filter_iou`.
 
-    Shape (masked, truth). With m the masked box, g the object, A = |g minus m|, B = |g and m|, C = |m minus g| and b
-    any box with IoU(m, b) > tau:
+    Shape (masked boxes, objects). With m the masked box, g the object, A = |g minus m|, B = |g and m|, C = |m minus g|
+    and b any box with IoU(m, b) > tau:
 
     paper: (tau * B + (tau - 1) * C) / (A + B + C). With u = |m or b| at least |m|: |m and b| > tau * u, so
     |b and g| > tau * u - C and |b or g| <= u + A. (tau * u - C) / (u + A) grows with u, so u = |m| is least.
