@@ -28,7 +28,9 @@ SMALLEST_FILTER = 1e-6  # below it the margin no longer dominates rounding; such
 def lower_bound(
     masked: Floats, objects: Floats, filter_ioa: float, bound: Bound = "exact", margin: float = MARGIN
 ) -> Floats:
-    """Share of each object that any explanation of each masked box covers at least: shape (masked boxes, objects).
+    """Return the least share of each object that a box covers if it filters a masked box.
+
+    Shape (masked boxes, objects).
 
     Guarantee: with the default margin the result never exceeds the true minimum (for "paper": the paper's bound) in
     exact arithmetic, also if the filter accepts ratios 1e-12 too low by rounding. It is 0 or less for boxes or

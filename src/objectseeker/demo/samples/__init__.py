@@ -17,7 +17,10 @@ from objectseeker.datasets import open_dataset
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """A bundled image. Labels of `ground_truth` are indices into `VOC_20`; `crowd` marks boxes around groups."""
+    """A bundled image.
+
+    Labels of `ground_truth` are indices into `VOC_20`; `crowd` marks boxes around groups.
+    """
 
     path: Path
     name: str
