@@ -49,7 +49,7 @@ def _certify(objects: int, rng: np.random.Generator) -> dict[str, Any]:
 
     def certify() -> Bools:
         lines = find_safe_lines(safe, masks)
-        return decide(lines, boxes, WIDTH, HEIGHT, patches, proof_of, beyond_lines=not masks.only_halves)[0]
+        return decide(lines, boxes, WIDTH, HEIGHT, patches, proof_of, beyond_lines=masks.has_bands)[0]
 
     seconds, certified = best_time(certify)
     sample = rng.choice(objects, min(10, objects), replace=False)

@@ -16,7 +16,7 @@ def certified(safe: Bools, masks: Masks, g: Floats, patch: Patch) -> bool:
     w, h = patch.size(width, height)
     xs, ys = np.arange(1 - w, width), np.arange(1 - h, height)
     removed = np.zeros((len(ys), len(xs)), dtype=np.bool_)
-    for x1, y1, x2, y2 in masks.removed[safe]:
+    for x1, y1, x2, y2 in masks.removed[safe, 0]:
         inside_x = (np.maximum(xs, 0) >= x1) & (np.minimum(xs + w, width) <= x2)
         inside_y = (np.maximum(ys, 0) >= y1) & (np.minimum(ys + h, height) <= y2)
         removed |= inside_y[:, None] & inside_x[None]

@@ -39,7 +39,7 @@ class Rig:
         return self.device.startswith("cuda")
 
     def removed(self, width: int, height: int) -> np.ndarray:
-        return np.concatenate([np.zeros((1, 1, 4), np.int64), Halves(self.lines).masks(width, height).removed[:, None]])
+        return np.concatenate([np.zeros((1, 1, 4), np.int64), Halves(self.lines).masks(width, height).removed])
 
     def sync(self) -> None:
         if self.cuda:

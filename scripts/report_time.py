@@ -54,7 +54,7 @@ def synthetic(folder: Path, count: int, recipe: Recipe) -> list[ObservedImage]:
         objects = [_box(rng, size) for _ in range(rng.integers(1, 6))]
         truth = Detections(objects, np.ones(len(objects)), rng.integers(CLASSES, size=len(objects)))
         strength = rng.uniform(0.2, 0.95, len(objects))
-        views = [_seen(rng, truth, strength, removed) for removed in (None, *masks[size].removed)]
+        views = [_seen(rng, truth, strength, removed) for removed in (None, *masks[size].removed[:, 0])]
         none = np.zeros(len(objects), dtype=bool)
         observation = Observation(*size, masks[size], views[0], views[1:])
         images.append(ObservedImage(path.stem, path, observation, truth, none, none))

@@ -216,8 +216,7 @@ def targets(case: Case, rng: np.random.Generator, options: dict, patch: Patch, b
         )
         first = np.maximum([x, y], 0)
         last = np.minimum([x + size[n, 0], y + size[n, 1]], [width, height])
-        removed = observation.masks.removed
-        gone = (removed[:, :2] <= first).all(axis=1) & (removed[:, 2:] >= last).all(axis=1)
+        gone = oracle.shows_none_of(observation, first, last)
         yield (
             certified,
             Target(

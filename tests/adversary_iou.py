@@ -284,8 +284,7 @@ def _choose_position(
     )
     first = np.maximum(position, 0)
     last = np.minimum(position + size, [observation.width, observation.height])
-    removed = observation.masks.removed
-    gone = (removed[:, :2] <= first).all(axis=1) & (removed[:, 2:] >= last).all(axis=1)
+    gone = oracle.shows_none_of(observation, first, last)
     return np.flatnonzero(gone).tolist(), np.flatnonzero(~gone).tolist()
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.cluster import DBSCAN
 
 from objectseeker import Detections, Observation, Patch
+from objectseeker.core.masks import Masks
 
 Box = tuple[Fraction, Fraction, Fraction, Fraction]
 
@@ -182,25 +185,42 @@ def allowed(where: str, g: Box, width: int, height: int, patch: tuple[int, int])
 
 def removed(observation: Observation, patch: tuple[int, int], masks: Sequence[int] | None = None) -> np.ndarray:
     """Bitmap (mask, y, x): does the mask remove every visible pixel of the patch at that position?"""
-    rectangles = observation.masks.removed if masks is None else observation.masks.removed[masks]
+    shown = kept_pixels(observation) if masks is None else kept_pixels(observation)[masks]
     xs, ys = positions(observation.width, observation.height, patch)
-    answer = np.zeros((len(rectangles), len(ys), len(xs)), dtype=bool)
+    answer = np.zeros((len(shown), len(ys), len(xs)), dtype=bool)
     x_first, x_last = np.maximum(xs, 0), np.minimum(np.array(xs) + patch[0], observation.width)
     y_first, y_last = np.maximum(ys, 0), np.minimum(np.array(ys) + patch[1], observation.height)
-    for mask, (x1, y1, x2, y2) in enumerate(rectangles):
-        bitmap = np.zeros((observation.height, observation.width), dtype=int)
-        bitmap[y1:y2, x1:x2] = 1
+    for mask, bitmap in enumerate(shown):
         table = np.zeros((observation.height + 1, observation.width + 1), dtype=int)
-        table[1:, 1:] = bitmap.cumsum(0).cumsum(1)
-        hidden = (
+        table[1:, 1:] = bitmap.cumsum(0, dtype=int).cumsum(1)
+        visible = (
             table[np.ix_(y_last, x_last)]
             - table[np.ix_(y_first, x_last)]
             - table[np.ix_(y_last, x_first)]
             + table[np.ix_(y_first, x_first)]
         )
-        visible = (y_last - y_first)[:, None] * (x_last - x_first)[None]
-        answer[mask] = hidden == visible
+        answer[mask] = visible == 0
     return answer
+
+
+def kept_pixels(observation: Observation) -> np.ndarray:
+    """Bitmap (mask, row, column): does the view under that mask show the pixel?"""
+    return kept_bitmaps(observation.masks)
+
+
+@lru_cache(256)
+def kept_bitmaps(masks: Masks) -> np.ndarray:
+    shown = np.ones((len(masks), masks.height, masks.width), dtype=bool)
+    for bitmap, rectangles in zip(shown, masks.removed, strict=True):
+        for x1, y1, x2, y2 in rectangles:
+            bitmap[y1:y2, x1:x2] = False
+    return shown
+
+
+def shows_none_of(observation: Observation, first: npt.ArrayLike, last: npt.ArrayLike) -> np.ndarray:
+    """Which views show no pixel of the rectangle from `first` = x, y to before `last`, as far as it is visible?"""
+    (x1, y1), (x2, y2) = np.maximum(first, 0), np.asarray(last)
+    return np.asarray(~kept_pixels(observation)[:, y1:y2, x1:x2].any(axis=(1, 2)))
 
 
 def seen(g: Box, width: int, height: int) -> bool:

@@ -25,7 +25,7 @@ def gap_to_mask(box: Box, removed: tuple[int, int, int, int], width: int, height
 
 def is_clear(box: Box, mask: int, observation: Observation) -> bool:
     """Of everything the mask removes: one half of the image, or two."""
-    halves = observation.masks.removed[mask].reshape(-1, 4).tolist()
+    halves = [strip for strip in observation.masks.removed[mask].tolist() if any(strip)]
     width, height = observation.width, observation.height
     return all(gap_to_mask(box, tuple(removed), width, height) > Fraction(5, 100) for removed in halves)
 

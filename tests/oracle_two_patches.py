@@ -1,7 +1,7 @@
 """Two patches, slowly and literally: every pair of pixel positions, bitmaps of what each view removes, fractions.
 
 Written from the definitions, like tests/oracle.py, whose bounds and location models it uses. Nothing here knows of
-classes of positions, or that a removed patch lies in one of two halves.
+classes of positions, or of the rectangle that a mask keeps.
 """
 
 from __future__ import annotations
@@ -18,18 +18,9 @@ from objectseeker import Observation, Patch
 allowed = lru_cache(64)(oracle.allowed)  # one patch and two are asked about in turn
 
 
-def kept_pixels(observation: Observation) -> np.ndarray:
-    """Bitmap (view, row, column): does the view show the pixel?"""
-    shown = np.ones((len(observation.masks), observation.height, observation.width), dtype=bool)
-    for bitmap, rectangles in zip(shown, observation.masks.removed, strict=True):
-        for x1, y1, x2, y2 in rectangles.reshape(-1, 4):
-            bitmap[y1:y2, x1:x2] = False
-    return shown
-
-
 def removed(observation: Observation, patch: tuple[int, int]) -> np.ndarray:
     """Bitmap (view, y, x): does the view show no pixel of the patch at that position?"""
-    shown = kept_pixels(observation)
+    shown = oracle.kept_pixels(observation)
     count = np.zeros((len(shown), observation.height + 1, observation.width + 1), dtype=int)
     count[:, 1:, 1:] = shown.cumsum(axis=1).cumsum(axis=2)  # pixels shown above and left of each corner
     xs, ys = (np.array(one) for one in oracle.positions(observation.width, observation.height, patch))

@@ -222,8 +222,7 @@ def hides(made: Sequence, t: int, place: tuple[int, int], rng: np.random.Generat
     width, height = made.patch.size(*made.size)
     x, y = place[0] + 1 - width, place[1] + 1 - height
     first, last = np.maximum([x, y], 0), np.minimum([x + width, y + height], made.size)
-    removed = observation.masks.removed
-    gone = (removed[:, :2] <= first).all(axis=1) & (removed[:, 2:] >= last).all(axis=1)
+    gone = oracle.shows_none_of(observation, first, last)
     target = adversary.Target(
         observation,
         truth.xyxy[0],

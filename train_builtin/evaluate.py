@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from objectseeker.core.boxes import Detections, Floats
 from objectseeker.core.label_map import LabelMap
-from objectseeker.core.masks import MaskSet
+from objectseeker.core.masks import keep
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.detectors import LoadedDetector, load_detector
 from objectseeker.metrics.average_precision import coco_ap50
@@ -70,7 +70,7 @@ def observed(name: str, boxes: Detections, size: npt.NDArray[np.int64], rows: np
     """Return a pack's image with its unmasked detections."""
     width, height = size.tolist()
     truth = Detections(rows[:, 1:5], np.ones(len(rows)), rows[:, 0])
-    nothing = MaskSet(width, height, np.empty((0, 4), np.int64))
+    nothing = keep(width, height, [])
     view = Observation(width, height, nothing, boxes, ())
     return ObservedImage(name, Path(name), view, truth, rows[:, 5] != NORMAL, rows[:, 5] == CROWD)
 

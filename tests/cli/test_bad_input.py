@@ -8,7 +8,6 @@ import pytest
 from cases import certify, prune
 
 from objectseeker import Detections, Halves, ObjectSeeker, ObjectSeekerError, Observation, Patch, Rule
-from objectseeker.core.masks import MaskPairs
 
 GOOD = Detections([[0, 0, 5, 5]], [0.9], [0])
 MASKS, RULE = Halves(1).masks(20, 20), Rule()
@@ -60,9 +59,6 @@ SEEN = Observation(20, 20, MASKS, GOOD, [GOOD] * 4)
         (lambda: ObjectSeeker(list, RULE, batch_size=0), "batch.*0"),
         (lambda: ObjectSeeker(list, RULE, masks="thirds"), "masks must be a recipe such as Halves.30., got 'thirds'"),
         (lambda: ObjectSeeker(list, 0.7), "rule must be a Rule, an IouRule or another PruningRule, got 0.7"),
-        (lambda: MaskPairs(MASKS, [[0, 4]]), r"pair \[0, 4\].*below 4"),
-        (lambda: MaskPairs(MASKS, [[1, 0]]), r"pair \[1, 0\] must be two ascending"),
-        (lambda: MaskPairs(MASKS, [[0, 1], [0, 2]]), r"pair \[0, 2\] removes the whole image"),
         (lambda: ObjectSeeker(list, RULE, fill=300), "fill.*300"),
     ],
 )

@@ -125,12 +125,12 @@ def test_the_attacker_breaks_a_band_that_is_one_pixel_short(monkeypatch, honestl
     # uncached: neither use what other tests left, nor leave what the wrong predicate made
     monkeypatch.setattr(positions, "_classes_of", positions._classes_of.__wrapped__)
     if not honestly:
-        short = masks_module.MaskSet.removes
+        short = masks_module.Masks.removes
 
         def removes(self, axis, first, length):
             return short(self, axis, first, max(length - 1, 1))
 
-        monkeypatch.setattr(masks_module.MaskSet, "removes", removes)
+        monkeypatch.setattr(masks_module.Masks, "removes", removes)
     score = campaign(33, 1500, honest, make=banded)
     hidden = sum(row["certified hidden"] for row in score.values())
     assert hidden == 0 if honestly else hidden > 0

@@ -186,7 +186,7 @@ def test_a_patch_that_hangs_over_the_border_is_removed_by_masks_of_that_border()
     """The box lies in the corner; the only views that support it remove the far borders."""
     corner = one([0, 0, 20, 20])
     masks = Halves(4).masks(100, 100)  # lines at 20, 40, 60, 80
-    right = [side == 2 and line == 40 for side, line in zip(masks.side.tolist(), masks.line.tolist(), strict=True)]
+    right = [kept == [0, 0, 40, 100] for kept in masks.rectangle.tolist()]
     observation = Observation(100, 100, masks, corner, [corner if shows else NOTHING for shows in right])
     tall = Patch(1.0, 0.01, "far")  # 10 x 1,000 pixels
     assert tall.size(100, 100) == (10, 1000)

@@ -49,8 +49,8 @@ def test_the_exact_bound_leaves_no_room(attacker_writes):
     """One box proves the object: whatever is asked for above its bound, the attacker denies, and nothing below it."""
     rng = np.random.default_rng(5)
     masks = Halves(9).masks(100, 100)
-    mask = int(np.flatnonzero((masks.side == 0) & (masks.line == 20))[0])
-    seen_by_attacker = int(np.flatnonzero((masks.side == 2) & (masks.line == 90))[0])
+    mask = masks.rectangle.tolist().index([20, 0, 100, 100])
+    seen_by_attacker = masks.rectangle.tolist().index([0, 0, 90, 100])
     nothing = Detections.empty()
     for _ in range(200):
         g = np.array([40.0, 40.0, 70.0, 70.0])

@@ -43,7 +43,7 @@ def hidden_everywhere(observation, proofs, size):
 
 def proven_everywhere(observation, truth, size, mask_threshold, evidence_threshold, certification_threshold):
     """(objects, y, x): is the object proven with the patch at that position? One position after the other."""
-    removing = oracle.removed(observation, size) if observation.masks.removed.ndim == 2 else by_pairs(observation, size)
+    removing = oracle.removed(observation, size)
     answer = np.zeros((len(truth), *removing.shape[1:]), dtype=bool)
     for n, g in enumerate(oracle.boxes_of(truth)):
         if oracle.size(g) == 0 or not oracle.seen(g, observation.width, observation.height):
@@ -66,20 +66,6 @@ def proven_everywhere(observation, truth, size, mask_threshold, evidence_thresho
                 stars = oracle.groups(present, linked, "star")
                 decided[present] = any(oracle.enough([proofs[i] for i in star]) for star in stars)
             answer[n, y, x] = decided[present]
-    return answer
-
-
-def by_pairs(observation, size):
-    """`oracle.removed` for masks of two rectangles: every visible pixel lies in one of them."""
-    width, height = observation.width, observation.height
-    xs, ys = oracle.positions(width, height, size)
-    answer = np.zeros((len(observation.masks), len(ys), len(xs)), dtype=bool)
-    for mask, rectangles in enumerate(observation.masks.removed):
-        bitmap = np.zeros((height, width), dtype=bool)
-        for x1, y1, x2, y2 in rectangles:
-            bitmap[y1:y2, x1:x2] = True
-        for (j, y), (i, x) in ((a, b) for a in enumerate(ys) for b in enumerate(xs)):
-            answer[mask, j, i] = bitmap[max(y, 0) : y + size[1], max(x, 0) : x + size[0]].all()
     return answer
 
 
@@ -169,8 +155,7 @@ def test_an_attacker_hides_no_more_objects_than_it_allows(seed, patch, evidence_
             np.maximum([x, y], 0),
             np.minimum([x + joint.patch_size[0], y + joint.patch_size[1]], [width, height]),
         )
-        removed = observation.masks.removed
-        gone = (removed[:, :2] <= first).all(axis=1) & (removed[:, 2:] >= last).all(axis=1)
+        gone = oracle.shows_none_of(observation, first, last)
         for strategy in (
             adversary.silent,
             adversary.slicer,

@@ -100,7 +100,7 @@ def test_every_box_is_its_own_neighbor_at_no_distance_and_without_area():
 def test_evidence_of_exactly_one_is_not_certified(make, count, score):
     """Two views of a half each are left wherever the patches are worst; another device may add them up to less."""
     masks = make(100, 100, 1)
-    alone = masks.strip_indices[:, 0] == masks.strip_indices[:, -1]  # half masks; of pairs two remove opposite corners
+    alone = masks.is_line.sum(axis=1) == 1  # half masks; of pairs two remove opposite corners
     g = one([40, 40, 60, 60], score)
     observation = Observation(100, 100, masks, NOTHING, [g if count == 2 or half else NOTHING for half in alone])
     threat = Patch(0.0001, location="anywhere", count=count)

@@ -44,7 +44,7 @@ def test_masks_that_were_not_observed_are_refused():
     (seen,) = ObjectSeeker(bright_box, Rule(), masks=Halves(5)).observe([image(0)])
     assert seen.restricted_to(Halves(2).masks(70, 47)).masks == Halves(2).masks(70, 47)
     for recipe in (Halves(3), Bands(0.04), Halves(5) + Bands(0.04), Pairs(2)):
-        with pytest.raises(ObjectSeekerError, match=r"nothing was observed under the mask that removes \["):
+        with pytest.raises(ObjectSeekerError, match=r"nothing was observed under the mask that keeps \["):
             seen.restricted_to(recipe.masks(70, 47))
     with pytest.raises(ObjectSeekerError):
         seen.restricted_to(Halves(5).masks(71, 47))

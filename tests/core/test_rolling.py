@@ -13,10 +13,10 @@ RECIPES = (Halves(30), Halves(5), Bands(0.02), Halves(10) + Bands(0.01), Bands(0
 @pytest.mark.parametrize("size", [(64, 36), (7, 5), (3, 60)])
 def test_a_window_shows_every_mask_once_wherever_it_begins(recipe, frames, size):
     rolling = Rolling(recipe, frames)
-    whole = sorted(map(tuple, recipe.masks(*size).removed.tolist()))
+    whole = sorted(recipe.masks(*size).keys)
     for begin in (0, 5):
-        shares = [rolling.recipe_for_frame(begin + t).masks(*size).removed.tolist() for t in range(frames)]
-        assert sorted(tuple(removed) for share in shares for removed in share) == whole
+        shares = [rolling.recipe_for_frame(begin + t).masks(*size).keys for t in range(frames)]
+        assert sorted(key for share in shares for key in share) == whole
     assert rolling.forward_passes(*size) == 1 + max(map(len, shares))
 
 
@@ -30,7 +30,7 @@ def test_a_share_has_the_left_mask_of_a_line_and_the_right_mask_of_the_one_a_pat
         share = Share(recipe, part, 8, area).masks(620, 310)
         for axis in (0, 1):
             step = lines[axis][0]
-            before, after = (set(share.line[share.side == side].tolist()) for side in (axis, axis + 2))
+            before, after = (set(share.rectangle[share.is_line[:, side], side].tolist()) for side in (axis, axis + 2))
             assert {line - apart[axis] * step for line in before} & set(lines[axis]) == {
                 line for line in after if line + apart[axis] * step in lines[axis]
             }
@@ -47,7 +47,7 @@ def test_what_two_masks_a_patch_apart_prove_a_frame_of_the_window_proves_alone()
             masks = Share(recipe, part, frames).masks(620, 310)
             seen = [
                 Detections([box], [0.9], [0]) if x1 >= 260 or x2 <= 340 else Detections.empty()
-                for x1, _, x2, _ in masks.removed.tolist()
+                for x1, _, x2, _ in masks.removed[:, 0].tolist()
             ]
             observation = Observation(620, 310, masks, Detections.empty(), seen)
             alone.append(bool(Rule().certify(observation, truth, patch).certified[0, 0]))
@@ -56,17 +56,17 @@ def test_what_two_masks_a_patch_apart_prove_a_frame_of_the_window_proves_alone()
 
 def test_frames_after_one_another_fill_the_gaps_in_reversed_order_of_bits():
     first = [Share(Halves(8), part, 8).masks(90, 90) for part in range(8)]
-    assert [share.line[share.side == 0].min() // 10 - 1 for share in first] == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert [share.rectangle[share.is_line[:, 0], 0].min() // 10 - 1 for share in first] == [0, 4, 2, 6, 1, 5, 3, 7]
     first = [Share(Halves(6), part, 6).masks(70, 70) for part in range(6)]
-    assert sorted(share.line[share.side == 0].min() // 10 - 1 for share in first) == list(range(6))
+    assert sorted(share.rectangle[share.is_line[:, 0], 0].min() // 10 - 1 for share in first) == list(range(6))
 
 
 def test_the_order_never_changes_since_runs_keep_only_its_name():
     masks = Share(Halves(9), 3, 4).masks(100, 50)
-    lines = [masks.line[masks.side == side].tolist() for side in range(4)]
+    lines = [masks.rectangle[masks.is_line[:, side], side].tolist() for side in range(4)]
     assert lines == [[40, 80], [20, 40], [30, 70], [10, 30]]
     masks = Share(Bands(0.04), 1, 3).masks(100, 50)
-    assert [masks.removed[masks.axis == axis][:, axis].tolist() for axis in (0, 1)] == [[30, 75], [30]]
+    assert [masks.removed[masks.along[:, axis], 0, axis].tolist() for axis in (0, 1)] == [[30, 75], [30]]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_views_are_the_untouched_image_then_one_per_mask_in_fixed_batches():
     assert [len(batch) for batch in shown] == [5, 5, 5]
     views = [view for batch in shown for view in batch]
     assert np.array_equal(views[0], image)
-    for view, (x1, y1, x2, y2) in zip(views[1 : 1 + len(masks)], masks.removed, strict=True):
+    for view, (x1, y1, x2, y2) in zip(views[1 : 1 + len(masks)], masks.removed[:, 0], strict=True):
         assert (view[y1:y2, x1:x2] == DEFAULT_FILL).all()
         kept = np.ones(image.shape[:2], bool)
         kept[y1:y2, x1:x2] = False
@@ -173,13 +173,13 @@ def test_detectors_that_mask_mode_themselves_are_asked_to():
     shape, removed, value = detector.seen
     assert shape == (60, 90, 3)
     assert value == 7
-    assert removed.tolist() == [[[0, 0, 0, 0]], *([mask] for mask in observation.masks.removed.tolist())]
+    assert removed.tolist() == [[[0, 0, 0, 0]], *observation.masks.removed.tolist()]
 
 
 def test_images_smaller_than_the_number_of_lines():
     tiny = np.full((3, 1, 3), 255, np.uint8)
     (observation,) = ObjectSeeker(bright_box, Rule(), masks=Halves(30)).observe([tiny])
-    assert sorted(observation.masks.line.tolist()) == [1, 1, 2, 2]
+    assert sorted(observation.masks.rectangle[observation.masks.is_line].tolist()) == [1, 1, 2, 2]
 
 
 class AheadByOne:
@@ -240,7 +240,7 @@ def test_a_patch_that_makes_the_detector_raise_hides_nothing_that_is_certified()
         attacked = image.copy()
         attacked[y : y + h, x : x + w] = POISON
         (seen,) = seeker.observe([attacked])
-        removes = [(m[0] <= x and m[1] <= y and m[2] >= x + w and m[3] >= y + h) for m in seen.masks.removed]
+        removes = [(m[0] <= x and m[1] <= y and m[2] >= x + w and m[3] >= y + h) for m in seen.masks.removed[:, 0]]
         assert not len(seen.base)
         assert any(removes)
         for before, after, removed in zip(observation.masked, seen.masked, removes, strict=True):
@@ -265,7 +265,7 @@ def test_a_batch_that_raises_is_run_again_view_by_view_at_the_same_shape_and_pla
     places = [int(view.xyxy[0, 0]) if len(view) else None for view in (seen.base, *seen.masked)]
     assert places == [
         None if (m[:2] > 0).any() or not m[2:].all() else number % 4
-        for number, m in enumerate([np.zeros(4, int), *seen.masks.removed])
+        for number, m in enumerate([np.zeros(4, int), *seen.masks.removed[:, 0]])
     ]
     assert set(shown) == {4}
 
@@ -319,7 +319,7 @@ def test_what_a_detector_does_to_its_input_is_no_other_views_loss(detector):
     attacked = image.copy()
     attacked[0, 0] = POISON
     (seen,) = seeker.observe([attacked])
-    shows = [(m[:2] > 0).any() for m in seen.masks.removed]
+    shows = [(m[:2] > 0).any() for m in seen.masks.removed[:, 0]]
     assert not all(shows)
     for was, now, shown in zip(before.masked, seen.masked, shows, strict=True):
         assert now == was or shown

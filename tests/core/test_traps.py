@@ -53,9 +53,9 @@ def test_labels_stay_apart_however_large_the_image():
 def test_lines_do_not_leave_the_image_and_none_is_lost():
     """One rounded stride times t runs off a short axis; zipping two axes loses lines of the longer one."""
     masks = Halves(30).masks(31, 200)
-    assert sum(masks.side == 0) == 30
-    assert sum(masks.side == 1) == 30
-    assert (masks.line[masks.side % 2 == 0] < 31).all()
+    assert sum(masks.is_line[:, 0]) == 30
+    assert sum(masks.is_line[:, 1]) == 30
+    assert (masks.rectangle[masks.is_line[:, 0], 0] < 31).all()
 
 
 def test_a_patch_that_straddles_the_line_is_not_removed():

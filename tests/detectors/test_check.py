@@ -195,12 +195,12 @@ def test_the_view_that_leaks_is_named(masks, view, name):
 
 def test_a_band_is_checked_at_both_of_its_lines():
     """Half masks have one line each; the other one of a band must not be forgotten."""
-    strips = Bands(0.02).masks(90, 60)
-    assert strips.removed[:2].tolist() == [[0, 0, 21, 60], [11, 0, 32, 60]]
-    assert _line_borders(strips)[:2].tolist() == [
-        [[0, 0, 0, 60], [20, 0, 21, 60]],
-        [[11, 0, 12, 60], [31, 0, 32, 60]],
-    ]
+    masks = Bands(0.02).masks(90, 60)
+    assert masks.removed[:2, 0].tolist() == [[0, 0, 21, 60], [11, 0, 32, 60]]
+    assert _line_borders(masks, 0).tolist() == [[20, 0, 21, 60]]
+    assert _line_borders(masks, 1).tolist() == [[11, 0, 12, 60], [31, 0, 32, 60]]
+    last = int(np.flatnonzero(masks.along[:, 0])[-1])  # the half mask at the right border
+    assert _line_borders(masks, last).tolist() == [[masks.rectangle[last, 2], 0, masks.rectangle[last, 2] + 1, 60]]
 
 
 def test_a_batch_dependent_detector_also_leaks_removed_pixels():

@@ -157,7 +157,7 @@ def test_views_on_the_device_are_those_of_the_host(module, mask_mode):
     on_host = detector.with_batch(4)
     assert on_host.start_views is None
     image, removed = photograph(128, 96), Halves(1).masks(128, 96).removed  # no resize: the same input to the last bit
-    pairs = np.stack([removed, removed[[1, 0, 1, 2]]], axis=1)
+    pairs = np.concatenate([removed, removed[[1, 0, 1, 2]]], axis=1)
 
     for rectangles in (removed, pairs):
         ours, theirs = detector.detect_views(image, rectangles, 114), on_host.detect_views(image, rectangles, 114)
@@ -229,7 +229,7 @@ def test_a_removed_pixel_changes_no_bit_of_its_view_whatever_it_does_to_the_othe
     before = detector.detect_views(image, removed, 114)
 
     for number in (0, 3, 6):
-        x1, y1, x2, y2 = removed[number]
+        x1, y1, x2, y2 = removed[number, 0]
         attacked = image.copy()
         attacked[y1:y2, x1:x2] = np.random.default_rng(number).integers(0, 256, (y2 - y1, x2 - x1, 3))
         after = detector.detect_views(attacked, removed, 114)

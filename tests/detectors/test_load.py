@@ -40,7 +40,7 @@ def test_nothing_drawn_under_a_mask_changes_a_box_of_the_builtin_detector(builti
     assert all(len(found) for found in before)
 
     for number in (0, 3, 5):
-        x1, y1, x2, y2 = removed[number]
+        x1, y1, x2, y2 = removed[number, 0]
         attacked = image.copy()
         attacked[y1:y2, x1:x2] = np.random.default_rng(number).integers(0, 256, (y2 - y1, x2 - x1, 3))
         after = load_detector("builtin", batch_size=2, input_size=128, score_floor=0.0).detect_views(

@@ -94,7 +94,7 @@ def test_what_a_mask_removes_cannot_be_seen_by_the_network(width, height, layout
     views: list[np.ndarray] = []
     recording(views, layout).detect_views(image, removed, 114)
 
-    for number, (x1, y1, x2, y2) in enumerate(removed):
+    for number, (x1, y1, x2, y2) in enumerate(removed[:, 0]):
         attacked, after = image.copy(), []
         attacked[y1:y2, x1:x2] = noise(x2 - x1, y2 - y1, seed + 1)
         recording(after, layout).detect_views(attacked, removed, 114)

@@ -62,7 +62,7 @@ def scenes(draw: st.DrawFn):
     image = draw(st.integers(2, 150)), draw(st.integers(2, 150))
     network = 32 * draw(st.integers(1, 5)), 32 * draw(st.integers(1, 5))
     placement = place(image, network, draw(st.sampled_from(("top-left", "center", "stretch"))))
-    removed = np.concatenate([np.zeros((1, 4), int), Halves(draw(st.integers(1, 5))).masks(*image).removed])[:, None]
+    removed = np.concatenate([np.zeros((1, 1, 4), int), Halves(draw(st.integers(1, 5))).masks(*image).removed])
     return placement, plan_views(placement, removed, draw(st.sampled_from(("fill", "crop"))), stride=32, step=32)
 
 
@@ -132,7 +132,7 @@ def test_what_lies_behind_the_shared_stages_is_the_rest_of_the_network():
 
 def test_only_half_planes_are_shared():
     placement = place((60, 40), (64, 64), "top-left")
-    one = placement.leaking_extents(Halves(2).masks(60, 40).removed[:, None])
+    one = placement.leaking_extents(Halves(2).masks(60, 40).removed)
     two = placement.leaking_extents(pairs(60, 40, 1).removed)
     corner = np.array([[[0, 0, 20, 20]]])
 
@@ -143,7 +143,7 @@ def test_only_half_planes_are_shared():
 
 def test_kernels_that_look_beyond_their_window_are_refused():
     placement = place((60, 40), (64, 64), "top-left")
-    views = plan_views(placement, Halves(2).masks(60, 40).removed[:, None], "fill", stride=32, step=32)
+    views = plan_views(placement, Halves(2).masks(60, 40).removed, "fill", stride=32, step=32)
     filling = torch.zeros(3, dtype=torch.float64)
     for leak in (0.0, 1e-9):
         network = Toy(leak)
@@ -168,7 +168,7 @@ def test_a_removed_pixel_changes_no_bit_of_its_view(module, mask_mode):
     before = detector.detect_views(image, removed, 114)
     assert min(map(len, before)) > 3
 
-    for number, (x1, y1, x2, y2) in enumerate(removed):
+    for number, (x1, y1, x2, y2) in enumerate(removed[:, 0]):
         attacked = image.copy()
         attacked[y1:y2, x1:x2] = np.random.default_rng(number).integers(0, 256, (y2 - y1, x2 - x1, 3))
         after = detector.detect_views(attacked, removed, 114)

@@ -37,7 +37,7 @@ def image(number, *, track=(1,), ignore=None, observation=None, ground_truth=Non
 
 def seen(masks, sides=(0, 1, 2, 3)):
     """The object is found under the masks of some sides, else never."""
-    found = [one(BOX) if side in sides else Detections.empty() for side in masks.side.tolist()]
+    found = [one(BOX) if side in sides else Detections.empty() for side in np.argmax(masks.is_line, axis=1)]
     return Observation(masks.width, masks.height, masks, Detections.empty(), found)
 
 
@@ -141,7 +141,7 @@ def test_estimates_of_a_run_with_all_masks_are_what_a_rolling_run_gives(rule):
 def test_found_under_either_of_two_labels_is_found():
     """The detector has two classes for cats; one view sees the one, the opposite view the other."""
     words = LabelMap(("tom", "kitty"), ("cat",), np.array([0, 0]))
-    found = [one(BOX, label=int(side > 1)) for side in ALL.side.tolist()]
+    found = [one(BOX, label=int(side > 1)) for side in np.argmax(ALL.is_line, axis=1)]
     both = Observation(*SIZE, ALL, Detections.empty(), found)
     (row,) = certify([image(0, observation=both)], label_map=words, windows=(1,), max_motions=(0,)).rows()
     assert row["certified_windows"] == 100.0

@@ -478,7 +478,7 @@ def test_dragging_the_patch_says_what_it_could_hide(opened, tmp_path):
 def test_bands_leave_several_rectangles_and_are_drawn_as_bands(opened, tmp_path):
     """Two bands of each axis are safe: between and around them lie nine rectangles of positions without a proof."""
     masks = Bands(0.04).masks(100, 100)  # of 39 pixels, every 20
-    assert masks.removed[[1, 3, 6, 8]].tolist() == [
+    assert masks.removed[[1, 3, 6, 8], 0].tolist() == [
         [20, 0, 59, 100],
         [60, 0, 99, 100],
         [0, 20, 100, 59],

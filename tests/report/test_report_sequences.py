@@ -131,12 +131,12 @@ def test_a_patch_that_must_stay_is_told_from_one_that_jumps(tmp_path):
     images = []
     for image in filmed(tmp_path, Halves(3), count=5):
         side = 0 if image.frame.number % 2 else 2
-        truth = image.ground_truth[:1]
-        views = [truth if one == side else truth[:0] for one in masks.side.tolist()]
-        seen = Observation(48, 36, masks, truth[:0], views)
+        ground_truth = image.ground_truth[:1]
+        views = [ground_truth if one == side else ground_truth[:0] for one in np.argmax(masks.is_line, axis=1)]
+        seen = Observation(48, 36, masks, ground_truth[:0], views)
         none = np.zeros(1, bool)
         images.append(
-            replace(image, observation=seen, ground_truth=truth, ignore=none, crowd=none, track=np.array([4]))
+            replace(image, observation=seen, ground_truth=ground_truth, ignore=none, crowd=none, track=np.array([4]))
         )
     shown, _ = track_timelines(images, VOCABULARY, PAPER.rule, ThreatModel(area=0.02), Rolling(Halves(3), 2))
     stays, *_, jumps = shown["sequences"][0]["tracks"][0]["motions"]

@@ -379,8 +379,8 @@ def test_restricted_to_lines_that_divide_it_is_what_fewer_lines_would_have_seen(
     everything = observed(333, 500, lines)
     found = keep_lines(everything, fewer)
     assert found.masks == Halves(fewer).masks(333, 500)
-    view_of = {tuple(r): view for r, view in zip(everything.masks.removed.tolist(), everything.masked, strict=True)}
-    assert list(found.masked) == [view_of[tuple(r)] for r in found.masks.removed.tolist()]
+    view_of = dict(zip(everything.masks.keys, everything.masked, strict=True))
+    assert list(found.masked) == [view_of[key] for key in found.masks.keys]
     assert found.base == everything.base
 
 
@@ -388,7 +388,7 @@ def test_restricted_uses_stored_lines_only_both_sides_of_each_on_both_axes():
     found = keep_lines(observed(333, 500, 30), 12)
     assert len(found.masks) == 48
     for side, length in ((0, 333), (1, 500), (2, 333), (3, 500)):
-        lines = found.masks.line[found.masks.side == side]
+        lines = found.masks.rectangle[found.masks.is_line[:, side], side]
         assert [line_positions(length, 30).index(line) + 1 for line in lines] == evenly_spaced_lines(30, 12)
 
 
@@ -396,7 +396,7 @@ def test_restricted_keeps_all_lines_of_an_axis_that_has_few():
     for width, height in itertools.product((1, 2, 4, 40), repeat=2):
         found = keep_lines(observed(width, height, 30), 3)
         for sides, length in (((0, 2), width), ((1, 3), height)):
-            counts = [int((found.masks.side == side).sum()) for side in sides]
+            counts = [int(found.masks.is_line[:, side].sum()) for side in sides]
             assert counts == [min(3, length - 1)] * 2
 
 
@@ -416,10 +416,10 @@ def test_a_run_of_pairs_comes_back_and_can_be_restricted(tmp_path):
     assert list(image.observation.masked) == views[1:]
     fewer = keep_lines(image.observation, 2)  # lines 2 and 4 of 5 are those of 2 lines
     expected = pairs(50, 40, 2)
-    assert np.array_equal(fewer.masks.removed, expected.removed)
-    where = {tuple(rectangles.ravel()): m for m, rectangles in enumerate(image.observation.masks.removed)}
-    for rectangles, seen in zip(expected.removed, fewer.masked, strict=True):
-        assert seen == image.observation.masked[where[tuple(rectangles.ravel())]]
+    assert fewer.masks == expected
+    where = {key: m for m, key in enumerate(image.observation.masks.keys)}
+    for key, seen in zip(expected.keys, fewer.masked, strict=True):
+        assert seen == image.observation.masked[where[key]]
     others = open_writer(tmp_path, manifest([(50, 40)], observation_settings=replace(SETTINGS, masks=Halves(5))))
     with pytest.raises(ObjectSeekerError, match="masks was pairs:5, now halves:5"), others:
         pass

@@ -264,8 +264,8 @@ def test_without_bands_a_seed_gives_the_half_masks_that_the_words_say():
 @pytest.mark.parametrize("size", [(500, 375), (375, 500), (640, 480), (416, 416), (1280, 720)])
 def test_the_bands_of_a_recipe_for_one_percent_are_among_those_drawn(size, spacing):
     masks = Bands(0.01, spacing=spacing).masks(*size)
-    inside = (masks.start > 0) & (masks.end < masks.extent[masks.axis])
-    shares = ((masks.end - masks.start) / masks.extent[masks.axis])[inside]
+    bands = masks.rectangle[masks.is_band]
+    shares = ((bands[:, 2:] - bands[:, :2]) / masks.extent)[masks.along[masks.is_band]]
     assert shares.min() > DEFAULT_BAND_WIDTHS[0]
     assert shares.max() < DEFAULT_BAND_WIDTHS[1]
 

@@ -182,7 +182,7 @@ def _candidate_corners(target: Target, patch: Patch, size: tuple[int, int], rng:
     touching = [_touching_positions(target.observation.masks, axis, size[axis]) for axis in (0, 1)]
     for rectangle in allowed:
         corners.append(rng.integers(rectangle[:2], rectangle[2:] + 1, (MAX_SAMPLES // len(allowed), 2)))
-        # Just removed by a strip, along each axis, at positions of the other axis that are likely to hurt.
+        # Just removed by a mask, along each axis, at positions of the other axis that are likely to hurt.
         xs, ys = (t[(t >= rectangle[a]) & (t <= rectangle[a + 2])] for a, t in enumerate(touching))
         x, y = np.clip(centered, rectangle[:2], rectangle[2:])
         corners.append(np.stack(np.meshgrid(np.append(xs, x), np.append(ys, y)), axis=-1).reshape(-1, 2))
@@ -190,10 +190,8 @@ def _candidate_corners(target: Target, patch: Patch, size: tuple[int, int], rng:
 
 
 def _touching_positions(masks: Masks, axis: int, length: int) -> Ints:
-    """Return the positions along an axis at which a patch just touches a line of a strip, from inside."""
-    strips = masks.strips
-    inside, lines = (of_strip[strips.axis == axis] for of_strip in strips.lines)
-    return np.unique(np.concatenate([lines[inside[:, 0], 0], lines[inside[:, 1], 1] - length]))
+    """Return the positions along an axis at which a mask just removes a patch that touches its line."""
+    return np.unique(np.concatenate(masks.touching_positions(axis, length)))
 
 
 def _visible_center(target: Target) -> Floats:

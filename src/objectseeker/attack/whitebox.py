@@ -209,15 +209,7 @@ class PatchRenderer:
 
     def mask_lines(self, image: int, masks: Masks) -> Floats:
         """Return the lines of each mask on the network input: (M, 2 axes, 2), infinity where there is none."""
-        strips, members = masks.strips, masks.strip_indices
-        inside, position = strips.lines
-        lines = np.full((len(masks), 2, 2), np.inf)
-        for k in range(members.shape[1]):
-            strip = members[:, k]
-            for end in (0, 1):
-                rows = np.flatnonzero(inside[strip, end])
-                slot = end if members.shape[1] == 1 else k  # a half mask has one line, a band two
-                lines[rows, strips.axis[strip[rows]], slot] = position[strip[rows], end]
+        lines = np.where(masks.is_line, masks.rectangle, np.inf).reshape(-1, 2, 2).transpose(0, 2, 1)  # by axis, end
         scale, offset = self._scale(image)
         return lines * scale[:, None] + offset[:, None]
 

@@ -1,12 +1,13 @@
 """Certification: which objects no allowed patch can hide.
 
 A patch whose pixels a mask removes cannot change what the detector sees under that mask. So the views whose masks
-remove the patch (`MaskSet.removes`) are what they were, and if they prove the object, it is found.
+remove the patch (`Masks.removes`) are what they were, and if they prove the object, it is found.
 
 Allowed positions are unions of integer rectangles (`threats`), so every position is decided without visiting it. A
-position escapes the masks that are sufficient on their own iff none of them removes it by x and none by y. Half masks
-leave one rectangle of such positions, given by four lines, and a fixed number of comparisons decides; bands leave a
-product of unions of intervals, decided class by class (`positions`), and so is what views prove together (`evidence`).
+position escapes the masks that are sufficient on their own iff none of them removes it by x and none by y. Masks that
+keep a rectangle leave one rectangle of such positions, given by four lines, and a fixed number of comparisons decides;
+bands leave a product of unions of intervals, decided class by class (`positions`), and so is what views prove together
+(`evidence`).
 Two patches at once need views that remove both: every pair of positions is decided by their classes.
 """
 
@@ -38,8 +39,8 @@ class Certificates:
       true where no position is allowed.
     - vacuous (P, N): the certified pairs that have no allowed position.
     - safe (N, M): under mask m alone, a masked box proves object n, whatever the base boxes are.
-    - vulnerable (N, 4): lines XL, YT, XR, YB; a single patch escapes every safe half mask iff x + w > XL, y + h > YT,
-      x < XR and y < YB. Bands have no part in it.
+    - safe_lines (N, 4): lines XL, YT, XR, YB; a single patch escapes every safe mask that keeps a rectangle (a half
+      mask, a pair, a window) iff x + w > XL, y + h > YT, x < XR and y < YB. Bands have no part in it.
     - largest_square (N,): side in pixels of the largest square that cannot hide the object anywhere, alone.
     """
 
@@ -177,7 +178,7 @@ def _certify_batch(
         return proofs[n]
 
     square = largest_square(safe_lines)
-    lines_are_all = masks.only_halves and together is None
+    lines_are_all = not masks.has_bands and together is None
     certified, vacuous = decide(
         safe_lines, objects.xyxy, width, height, patches, proof_of, beyond_lines=np.bool_(not lines_are_all)
     )
@@ -200,8 +201,8 @@ def decide(
 ) -> tuple[Bools, Bools]:
     """Return `certified` and `vacuous` (P, N), each object in the image of its size: all verdicts.
 
-    The four safe lines of the half masks (`safe_lines`) decide all objects at once where they can; otherwise the
-    object's proof decides. `beyond_lines` (P, N, or one for all) marks where a proof can certify against one patch
+    The four lines of the safe masks (`safe_lines`) decide all objects at once where they can; otherwise the object's
+    proof decides. `beyond_lines` (P, N, or one for all) marks where a proof can certify against one patch
     what the lines do not: by bands, or by combined views. An object that one patch can hide, two can hide.
     """
     certified, vacuous = _by_lines(safe_lines, objects, width, height, patches)
@@ -233,18 +234,15 @@ def any_box_per_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
 
 
 def find_safe_lines(safe: Bools, masks: Masks) -> Ints:
-    """Find the `safe_lines`: furthest safe left and top mask, nearest safe right and bottom mask.
+    """Find the `safe_lines`: the furthest left and top line, the nearest right and bottom one.
 
-    A mask made of two half masks removes one patch iff one of them does, so each of them counts as safe here.
+    A position escapes a mask that keeps [a, b) x [c, d) iff x + w > a, x < b, y + h > c and y < d: all of them iff it
+    does so for the largest a and c and the smallest b and d.
     """
-    strips = masks.strips
-    safe_strip = np.zeros((len(safe), len(strips)), dtype=np.bool_)
-    n, mask = np.nonzero(safe)
-    safe_strip[n[:, None], masks.strip_indices[mask]] = True
     lines = np.empty((len(safe), 4), np.int64)
     for side in range(len(SIDES)):
-        of_side = np.flatnonzero(strips.side == side)
-        is_safe, line = safe_strip[:, of_side], strips.line[of_side]
+        of_side = np.flatnonzero(masks.is_line[:, side] & ~masks.is_band)
+        is_safe, line = safe[:, of_side], masks.rectangle[of_side, side]
         if side < 2:
             lines[:, side] = np.where(is_safe, line, 0).max(axis=1, initial=0)
         else:
@@ -256,10 +254,10 @@ def find_safe_lines(safe: Bools, masks: Masks) -> Ints:
 def _by_lines(
     safe_lines: Ints, objects: Floats, width: npt.ArrayLike, height: npt.ArrayLike, patches: Sequence[Patch]
 ) -> tuple[Bools, Bools]:
-    """Return `certified` and `vacuous` (P, N) by the safe half masks only, for one patch each.
+    """Return `certified` and `vacuous` (P, N) by the safe lines only, for one patch each.
 
-    The positions that escape every safe mask form one rectangle, so an object is certified iff that rectangle meets
-    none of the allowed ones: a fixed number of comparisons, whatever the size of image and patch.
+    The positions that escape every safe mask other than bands form one rectangle, so an object is certified iff that
+    rectangle meets none of the allowed ones: a fixed number of comparisons, whatever the size of image and patch.
     """
     surroundings = PatchPositions.of(objects, width, height)
     certified = np.empty((len(patches), len(objects)), dtype=np.bool_)

@@ -11,11 +11,12 @@ Stars are at least as good as cliques: the boxes of a clique that are left at p 
 And there is one star per box, where there can be exponentially many cliques. (The best possible notion would be
 connected components of B, position by position.)
 
-Position by position: a strip removes p depending on x alone (columns) or y alone (rows), so a star's evidence at (x, y)
-is cx(x) + cy(y), a step function along each axis that changes only where a line is passed (`positions`).
+Position by position: a mask with lines across one axis removes p depending on x alone, or on y alone, so a star's
+evidence at (x, y) is cx(x) + cy(y), a step function along each axis that changes only where a line is passed
+(`positions`).
 
-With two patches B are the boxes whose masks remove both; nothing else changes. What pairs of half masks remove does
-not separate by axis, and neither does what two patches leave: there all classes of `positions` are tried.
+With two patches B are the boxes whose masks remove both; nothing else changes. What masks with lines across both axes
+remove does not separate by axis, and neither does what two patches leave: there all classes of `positions` are tried.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy as np
 
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.boxes import Bools, Floats, Ints, row_blocks
-from objectseeker.core.masks import MaskPairs, Masks, MaskSet
+from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.positions import PositionClasses, jointly_removed
 from objectseeker.core.pruning import are_neighbors
@@ -57,7 +58,7 @@ class Stars:
         """Return whether every position with a class of `x` and one of `y` is proven; True if there is none."""
         if not len(x) or not len(y):
             return True
-        if isinstance(self.masks, MaskPairs):
+        if not self.masks.has_one_axis:
             views = self._views()
             removes = classes.hardest([(x, y)], views)
             each = np.arange(len(removes))
@@ -67,16 +68,13 @@ class Stars:
     def unproven(self, x: Ints, y: Ints, classes: PositionClasses) -> Bools:
         """Return the positions that are not proven: (len(x), len(y)), by their classes along the axes."""
         left = np.ones((len(x), len(y)), dtype=np.bool_)
-        if isinstance(self.masks, MaskPairs):
+        if not self.masks.has_one_axis:
             for i, across in enumerate(classes.removes[0][x]):
                 removes = across | classes.removes[1][y]
                 enough = removes.astype(np.float64) @ self.evidence.T >= 1 + MARGIN
                 left[i] = ~(enough & removes[:, self.center]).any(axis=1)
             return left
-        across, down = (
-            self._along(self.masks, 0, classes.removes[0][x]),
-            self._along(self.masks, 1, classes.removes[1][y]),
-        )
+        across, down = self._along(0, classes.removes[0][x]), self._along(1, classes.removes[1][y])
         for star in range(0, len(self.center), STARS_AT_ONCE):
             some = slice(star, star + STARS_AT_ONCE)
             left &= (across[some, :, None] + down[some, None, :] < 1 + MARGIN).all(axis=0)
@@ -95,13 +93,13 @@ class Stars:
         c, d = np.nonzero(np.triu(~jointly_removed(removes[:, safe[views]])))
         return self._prove_sets(removes, c, d, views)
 
-    def _along(self, masks: MaskSet, axis: int, removes: Bools) -> Floats:
+    def _along(self, axis: int, removes: Bools) -> Floats:
         """Return each star's evidence at some classes of one axis; `removes` (classes, M) are the masks.
 
         A star whose center is not among them does not count: -inf.
         """
         evidence = self.evidence @ removes.T.astype(np.float64)
-        on_axis = masks.axis[self.center] == axis
+        on_axis = self.masks.along[self.center, axis]
         return np.where(on_axis[:, None] & ~removes[:, self.center].T, -np.inf, evidence)
 
     def _views(self) -> Ints:

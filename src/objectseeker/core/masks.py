@@ -1,7 +1,7 @@
 """Masks: the pixels that a view of the image does not show.
 
-Every mask is made of strips: all of the image between two columns, or between two rows. A strip that reaches one border
-is a half mask; one that reaches none is a band. `recipes` makes the masks of any image size.
+Every mask keeps one rectangle of the image: a half mask, a pair of half masks or a window. Only a
+band keeps two: it removes a strip across the image. `recipes` makes the masks of any image size.
 """
 
 from __future__ import annotations
@@ -52,59 +52,51 @@ def fill_rectangles(
 
 
 Side = Literal["left", "top", "right", "bottom"]
-SIDES: tuple[Side, ...] = get_args(Side)  # the order of a certificate's four lines XL, YT, XR, YB
-NO_SIDE = -1  # of a band, which is at no border
+SIDES: tuple[Side, ...] = get_args(Side)  # the order of a rectangle's edges: XL, YT, XR, YB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MaskSet:
-    """Strip masks of one image size; mask i removes the pixels [x1, x2) x [y1, y2) of `removed[i]`.
+class Masks:
+    """The masks of one image size; each keeps one rectangle, or is a band, which removes one.
 
-    Along its `axis[i]` (0: columns, 1: rows) strip i removes [start[i], end[i]), along the other axis everything. Every
-    strip removes something and keeps something. `side[i]` says at which border a half mask lies (an index into SIDES)
-    and `line[i]` is the line it ends at, so a left mask removes [0, line) and a right mask [line, width); a band has
-    side NO_SIDE and line 0.
+    Mask i keeps the pixels [x1, x2) x [y1, y2) of `rectangle[i]` and removes all others; a half mask, a pair of half
+    masks and a window differ only in how many borders of the image that rectangle reaches. A band (`is_band[i]`)
+    removes the pixels of its rectangle and keeps all others: a strip from one border to the opposite one, with
+    something left on both sides. A strip that reaches a third border is a half mask. Every mask removes something and
+    keeps something.
+
+    `removed` (M, R, 4) covers what each mask removes with R strips at most, empty ones last. `is_line` (M, 4) says
+    which edges of the rectangle lie inside the image, and `along` (M, 2) across which axes there are any.
     """
 
     width: int
     height: int
-    removed: Ints
-    axis: Ints = field(init=False)
-    start: Ints = field(init=False)
-    end: Ints = field(init=False)
-    side: Ints = field(init=False)
-    line: Ints = field(init=False)
+    rectangle: Ints
+    is_band: Bools
+    removed: Ints = field(init=False)
+    is_line: Bools = field(init=False)
+    along: Bools = field(init=False)
 
     def __post_init__(self) -> None:
-        limit = np.array([require_count(self.width, "width"), require_count(self.height, "height")])
-        removed = np.array(self.removed, dtype=np.int64).reshape(-1, 4)
-        first, last = removed[:, :2], removed[:, 2:]
-        whole = (first == 0) & (last == limit)
-        part = (first >= 0) & (first < last) & (last <= limit) & ~whole
-        strip = part & whole[:, ::-1]  # a part of one axis, all of the other
-        if not strip.any(axis=1).all():
-            bad = removed[np.argmin(strip.any(axis=1))].tolist()
-            raise ObjectSeekerError(f"removed rectangle {bad} is not a strip across a {limit[0]}x{limit[1]} image")
-        axis = np.argmax(strip, axis=1)
-        rows = np.arange(len(removed))
-        start, end = first[rows, axis], last[rows, axis]
-        before, after = start == 0, end == limit[axis]
-        side = np.select([before, after], [axis, axis + 2], NO_SIDE)
-        line = np.select([before, after], [end, start], 0)
-        made = {"removed": removed, "axis": axis, "start": start, "end": end, "side": side, "line": line}
+        width, height = require_count(self.width, "width"), require_count(self.height, "height")
+        whole = np.array([0, 0, width, height])
+        rectangle = np.array(self.rectangle, dtype=np.int64).reshape(-1, 4)
+        is_band = np.array(self.is_band, dtype=np.bool_).reshape(len(rectangle))
+        inside = (rectangle >= np.tile(whole[:2], 2)) & (rectangle <= np.tile(whole[2:], 2))
+        valid = inside.all(axis=1) & (rectangle[:, :2] < rectangle[:, 2:]).all(axis=1)
+        is_line = rectangle != whole
+        strip = is_line[:, [0, 1]] & is_line[:, [2, 3]] & ~is_line[:, [1, 0]] & ~is_line[:, [3, 2]]
+        valid &= np.where(is_band, strip.any(axis=1), is_line.any(axis=1))
+        if not valid.all():
+            bad = int(np.argmin(valid))
+            what = "is not a band across" if is_band[bad] else "is not a part of"
+            raise ObjectSeekerError(f"a mask's rectangle {rectangle[bad].tolist()} {what} a {width}x{height} image")
+        along = is_line[:, :2] | is_line[:, 2:]
+        removed = _removed_strips(rectangle, is_band, is_line, whole)
+        made = {"rectangle": rectangle, "is_band": is_band, "removed": removed, "is_line": is_line, "along": along}
         for name, value in made.items():
             value.setflags(write=False)
             object.__setattr__(self, name, value)
-
-    @property
-    def strips(self) -> MaskSet:
-        """The strips that masks are made of: here, themselves."""
-        return self
-
-    @property
-    def strip_indices(self) -> Ints:
-        """The indices of the `strips` that each mask is made of: (M, 1)."""
-        return np.arange(len(self))[:, None]
 
     @property
     def extent(self) -> Ints:
@@ -112,142 +104,125 @@ class MaskSet:
         return np.array([self.width, self.height])
 
     @property
-    def only_halves(self) -> bool:
-        """Return whether there is no band among them."""
-        return not (self.side == NO_SIDE).any()
+    def has_bands(self) -> bool:
+        """Return whether some mask is a band, about which the safe lines of a certificate say nothing."""
+        return bool(self.is_band.any())
 
     @property
-    def lines(self) -> tuple[Bools, Ints]:
-        """Return whether there is a line at the start and the end of each strip, and its place: (M, 2) each."""
-        inside = np.stack([self.start > 0, self.end < self.extent[self.axis]], axis=1)
-        return inside, np.stack([self.start, self.end], axis=1)
+    def has_one_axis(self) -> bool:
+        """Return whether every mask has lines across one axis only, so x alone or y alone decides."""
+        return not self.along.all(axis=1).any()
+
+    @property
+    def kept(self) -> Ints:
+        """The smallest rectangle with all that each mask keeps: (M, 4); of a band the whole image."""
+        return np.where(self.is_band[:, None], [0, 0, self.width, self.height], self.rectangle)
 
     def removes(self, axis: int, first: Ints, length: int) -> Bools:
         """Return the masks that remove a patch by its position on one axis: (len(first), M).
 
         The patch covers [first, first + length) there, the rest of it may be anywhere: this is the method's one
-        predicate "this mask removes a patch here". Only visible pixels count, so a strip that reaches a border also
-        removes what hangs over it: [max(first, 0), min(first + length, limit)) is within [start, end) iff
+        predicate "this mask removes a patch here". A mask removes a patch iff it removes it along either axis.
 
-            (first >= start or start = 0) and (first + length <= end or end = limit).
+        Proof: only visible pixels count, [max(first, 0), min(first + length, limit)) along each axis, a rectangle that
+        is not empty, as every patch position touches the image. A mask that keeps a rectangle removes it iff the two
+        have no pixel in common, that is iff they are apart along some axis: first + length <= start or first >= end.
+        (Since start < limit and end > 0 this is the same for the visible part and for all of the patch; and where
+        start is 0 or end is the limit, no visible patch satisfies it.) A band, which is as long as the image across,
+        removes it iff start <= first and first + length <= end along its own axis: since 0 < start and end < limit,
+        no patch that hangs over the border there satisfies it, and its visible part does not. QED.
         """
-        begins = (first[:, None] >= self.start) | (self.start == 0)
-        ends = (first[:, None] + length <= self.end) | (self.end == self.extent[axis])
-        return np.asarray(begins & ends & (self.axis == axis))
+        first = first[:, None]
+        start, end = self.rectangle[:, axis], self.rectangle[:, axis + 2]
+        apart = (first + length <= start) | (first >= end)
+        if not self.has_bands:
+            return np.asarray(apart)
+        inside = (first >= start) & (first + length <= end) & self.along[:, axis]
+        return np.where(self.is_band, inside, apart)
+
+    def touching_positions(self, axis: int, length: int) -> tuple[Ints, Ints]:
+        """Return the positions on one axis at which masks begin and cease to remove a patch.
+
+        At each of them the mask still removes it, and the patch touches a line of the mask.
+        """
+        start, end = self.rectangle[:, axis], self.rectangle[:, axis + 2]
+        has_start, has_end = self.is_line[:, axis], self.is_line[:, axis + 2]
+        begins = np.concatenate([start[self.is_band & has_start], end[~self.is_band & has_end]])
+        ceases = np.concatenate([end[self.is_band & has_end], start[~self.is_band & has_start]]) - length
+        return begins, ceases
 
     def breakpoints(self, axis: int, length: int) -> Ints:
         """Return the positions along one axis at which `removes` may change, ascending, from the first of all.
 
-        A strip removes the positions from `start` to `end - length`: the set changes at these ends and nowhere else.
+        It changes at a mask's line and nowhere else. The positions at which the patch begins to hang over a border are
+        listed, too: so the middle of a class, where a patch is drawn, is not pushed towards the border.
         """
-        of_axis = self.axis == axis
         limit = int(self.extent[axis])
-        found = np.concatenate([[1 - length], self.start[of_axis], self.end[of_axis] - length + 1])
+        begins, ceases = self.touching_positions(axis, length)
+        borders = [0, limit - length + 1] if len(begins) or len(ceases) else []
+        found = np.concatenate([[1 - length], borders, begins, ceases + 1]).astype(np.int64)
         return np.unique(found[(found > -length) & (found < limit)])
 
-    def select_masks(self, index: Ints | slice) -> MaskSet:
+    def select_masks(self, index: Ints | slice) -> Masks:
         """Some of the masks."""
-        return MaskSet(self.width, self.height, self.removed[index])
+        return Masks(self.width, self.height, self.rectangle[index], self.is_band[index])
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Masks]) -> Masks:
+        """Return the masks of several sets for one image size, in order; equal masks are kept once, the first."""
+        rectangle = np.concatenate([part.rectangle for part in parts])
+        is_band = np.concatenate([part.is_band for part in parts])
+        _, first = np.unique(np.column_stack([rectangle, is_band]), axis=0, return_index=True)
+        kept = np.sort(first)
+        return cls(parts[0].width, parts[0].height, rectangle[kept], is_band[kept])
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The key of each mask, equal for equal masks of one image size."""
+        return [row.tobytes() for row in np.column_stack([self.rectangle, self.is_band])]
 
     def __len__(self) -> int:
-        return len(self.removed)
+        return len(self.rectangle)
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, MaskSet)
+            isinstance(other, Masks)
             and (self.width, self.height) == (other.width, other.height)
-            and np.array_equal(self.removed, other.removed)
+            and np.array_equal(self.rectangle, other.rectangle)
+            and np.array_equal(self.is_band, other.is_band)
         )
 
     def __hash__(self) -> int:
-        return hash((self.width, self.height, self.removed.tobytes()))
+        return hash((self.width, self.height, self.rectangle.tobytes(), self.is_band.tobytes()))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MaskPairs:
-    """Masks that remove two halves of the image each, for two patches at two places.
-
-    Mask i removes the half masks `strip_indices[i]` = (a, b) of `strips`, a <= b, only; a == b is one half
-    mask alone. `removed[i]` holds the two rectangles. No mask removes the whole image.
-
-    A patch whose visible pixels a mask (a, b) removes lies wholly in a or wholly in b. Its visible pixels form a
-    rectangle, and there are three cases. Same side: one half contains the other. Left of l and right of r: columns l
-    to r - 1 are kept, at least one since not everything is removed, so a rectangle that reaches from one half into
-    the other would contain a kept column. Left or right, and top or bottom: if the rectangle had a column outside a
-    and a row outside b, the pixel where they cross would be kept. So a mask removes two patches iff each of them is
-    in a or in b. Lines lie strictly inside the image: what of a patch hangs over the border changes nothing.
-    """
-
-    strips: MaskSet
-    strip_indices: Ints
-    removed: Ints = field(init=False)
-
-    def __post_init__(self) -> None:
-        if not self.strips.only_halves:
-            raise ObjectSeekerError("pairs are made of half masks, not of bands")
-        strip_indices = np.array(self.strip_indices, dtype=np.int64).reshape(-1, 2)
-        a, b = strip_indices.T
-        wrong = (a < 0) | (a > b) | (b >= len(self.strips))
-        if wrong.any():
-            bad = strip_indices[np.argmax(wrong)].tolist()
-            raise ObjectSeekerError(f"pair {bad} must be two ascending indices below {len(self.strips)}")
-        nothing = removes_everything(self.strips, a, b)
-        if nothing.any():
-            raise ObjectSeekerError(f"pair {strip_indices[np.argmax(nothing)].tolist()} removes the whole image")
-        removed = self.strips.removed[strip_indices]
-        for name, value in (("strip_indices", strip_indices), ("removed", removed)):
-            value.setflags(write=False)
-            object.__setattr__(self, name, value)
-
-    @property
-    def width(self) -> int:
-        return self.strips.width
-
-    @property
-    def height(self) -> int:
-        return self.strips.height
-
-    @property
-    def only_halves(self) -> bool:
-        return True
-
-    def removes(self, axis: int, first: Ints, length: int) -> Bools:
-        """Return `MaskSet.removes` for pairs: whether one of the two half masks does, (len(first), M)."""
-        return np.asarray(self.strips.removes(axis, first, length)[:, self.strip_indices].any(axis=2))
-
-    def breakpoints(self, axis: int, length: int) -> Ints:
-        """`MaskSet.breakpoints` of the half masks."""
-        return self.strips.breakpoints(axis, length)
-
-    def select_masks(self, index: Ints | slice) -> MaskPairs:
-        """Some of the masks."""
-        return MaskPairs(self.strips, self.strip_indices[index])
-
-    def __len__(self) -> int:
-        return len(self.strip_indices)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, MaskPairs)
-            and self.strips == other.strips
-            and np.array_equal(self.strip_indices, other.strip_indices)
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.strips, self.strip_indices.tobytes()))
+def _removed_strips(rectangle: Ints, is_band: Bools, is_line: Bools, whole: Ints) -> Ints:
+    """Return what masks remove: a band itself, or what lies left, above, right and below."""
+    strips = np.tile(whole, (len(rectangle), len(SIDES), 1))
+    for side in range(len(SIDES)):
+        strips[:, side, (side + 2) % 4] = rectangle[:, side]
+        strips[~is_line[:, side], side] = 0
+    strips[is_band] = 0
+    strips[is_band, 0] = rectangle[is_band]
+    full = (strips[..., 2] > 0) & (strips[..., 3] > 0)
+    order = np.argsort(~full, axis=1, kind="stable")  # empty ones last
+    columns = max(int(full.sum(axis=1).max(initial=1)), 1)
+    return np.take_along_axis(strips, order[..., None], axis=1)[:, :columns]
 
 
-Masks = MaskSet | MaskPairs
+def keep(width: int, height: int, rectangle: npt.ArrayLike) -> Masks:
+    """Return the masks that keep one rectangle x1, y1, x2, y2 each."""
+    kept = np.asarray(rectangle, np.int64).reshape(-1, 4)
+    return Masks(width, height, kept, np.zeros(len(kept), np.bool_))
 
 
-def strips(width: int, height: int, columns: Iterable[tuple[int, int]], rows: Iterable[tuple[int, int]]) -> MaskSet:
-    """The masks that remove the given columns, then those that remove the given rows; each start, end."""
+def strips(width: int, height: int, columns: Iterable[tuple[int, int]], rows: Iterable[tuple[int, int]]) -> Masks:
+    """Return the masks that remove columns, then those that remove rows; each start, end."""
     removed = [(start, 0, end, height) for start, end in columns] + [(0, start, width, end) for start, end in rows]
-    return MaskSet(width, height, np.array(removed, dtype=np.int64))
-
-
-def removes_everything(single: MaskSet, a: Ints, b: Ints) -> Bools:
-    """Return whether half masks a and b remove the whole image: opposite sides that meet or overlap."""
-    sides, lines = single.side, single.line
-    a, b = np.where(sides[a] < sides[b], a, b), np.where(sides[a] < sides[b], b, a)  # left or top first
-    return np.asarray((sides[b] == sides[a] + 2) & (lines[a] >= lines[b]))
+    rectangle, is_band = np.array(removed, dtype=np.int64).reshape(-1, 4), np.ones(len(removed), np.bool_)
+    for n, (x1, y1, x2, y2) in enumerate(removed):
+        for axis, (start, end, limit) in enumerate(((x1, x2, width), (y1, y2, height))):
+            if (start == 0) != (end == limit):  # a half mask: it keeps the rest of the axis
+                rectangle[n, [axis, axis + 2]] = (end, limit) if start == 0 else (0, start)
+                is_band[n] = False
+    return Masks(width, height, rectangle, is_band)

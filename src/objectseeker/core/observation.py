@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Ints
-from objectseeker.core.masks import MaskPairs, Masks, MaskSet
+from objectseeker.core.masks import Masks
 from objectseeker.core.notebook import observation_html
 from objectseeker.errors import ObjectSeekerError, require_count
 
@@ -31,7 +31,7 @@ class Observation:
 
     def __post_init__(self) -> None:
         size = require_count(self.width, "width"), require_count(self.height, "height")
-        if not isinstance(self.masks, MaskSet | MaskPairs):
+        if not isinstance(self.masks, Masks):
             raise ObjectSeekerError(f"masks must be what a recipe such as Halves(30) makes, got {self.masks!r}")
         if size != (self.masks.width, self.masks.height):
             raise ObjectSeekerError(
@@ -55,11 +55,13 @@ class Observation:
 
         Masks are the same if they remove the same rectangles, to the pixel; one that was not observed is an error.
         """
-        places = {removed.tobytes(): index for index, removed in enumerate(self.masks.removed)}
-        kept = [places.get(removed.tobytes(), -1) for removed in masks.removed]
+        places = {key: index for index, key in enumerate(self.masks.keys)}
+        kept = [places.get(key, -1) for key in masks.keys]
         if -1 in kept:
-            missing = masks.removed[kept.index(-1)].tolist()
-            raise ObjectSeekerError(f"nothing was observed under the mask that removes {missing}: observe with it")
+            first = kept.index(-1)
+            what = "removes" if masks.is_band[first] else "keeps"
+            missing = f"{what} {masks.rectangle[first].tolist()}"
+            raise ObjectSeekerError(f"nothing was observed under the mask that {missing}: observe with it")
         return Observation(self.width, self.height, masks, self.base, [self.masked[index] for index in kept])
 
 
@@ -106,17 +108,17 @@ def keep_lines(observation: Observation, lines: int) -> Observation:
 
     An axis that has no more lines than that, because the image is only a few pixels long, keeps all of them.
     """
-    masks, halves = observation.masks, observation.masks.strips
-    if not masks.only_halves:
+    masks = observation.masks
+    if masks.has_bands:
         raise ObjectSeekerError("only half masks and pairs of them can be restricted to fewer lines, not bands")
-    kept_half = np.zeros(len(halves), np.bool_)
+    has_kept_lines = np.ones(len(masks), np.bool_)
     for axis in (0, 1):
-        of_axis = halves.axis == axis
-        positions = np.unique(halves.line[of_axis])
+        edges, is_line = masks.rectangle[:, axis::2], masks.is_line[:, axis::2]
+        positions = np.unique(edges[is_line])
         if len(positions) > require_count(lines, "lines"):
             positions = positions[np.array(evenly_spaced_lines(len(positions), lines)) - 1]
-        kept_half |= of_axis & np.isin(halves.line, positions)
-    kept = np.flatnonzero(kept_half[masks.strip_indices].all(axis=1))
+        has_kept_lines &= (np.isin(edges, positions) | ~is_line).all(axis=1)
+    kept = np.flatnonzero(has_kept_lines)
     return Observation(
         observation.width,
         observation.height,

@@ -1,9 +1,8 @@
 """Patch positions, grouped by the views that remove the patch.
 
-For a patch of one size a position matters only through which strips remove it: strips of columns by x, strips of rows
-by y. Along an axis that set changes only where a line is passed, at most twice per line, so positions fall into a grid
-of classes: 21 x 21 for half masks of 10 lines per axis, whatever the size of the image. A view made of several half
-masks removes a patch iff one of them does (`masks.MaskPairs`).
+For a patch of one size a position matters only through which masks remove it, by x or by y (`masks.Masks.removes`).
+Along an axis that set changes only where a line is passed, at most twice per line, so positions fall into a grid of
+classes: 21 x 21 for half masks of 10 lines per axis, whatever the size of the image.
 
 Let U(c) be the views that remove a patch of class c, among those that can prove an object. Against one patch an object
 is proven iff every allowed class has views enough in U(c); against two patches iff every pair c, d of allowed classes,

@@ -46,14 +46,14 @@ def is_filtered(rule: PruningRule, masked: Detections, base: Detections) -> Bool
 
 
 def cut_by_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
-    """Return the boxes within EDGE of the axis of a line of their mask; a band has two lines."""
-    strip = masks.strip_indices[mask_of]  # one or two per box
-    inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
-    axis = masks.strips.axis[strip]
-    rows = np.arange(len(boxes))[:, None]
-    gap = np.maximum(boxes[rows, axis][..., None] - line, line - boxes[rows, axis + 2][..., None])
-    close = gap <= (EDGE * masks.strips.extent[axis])[..., None]
-    return np.asarray((inside & close).any(axis=(1, 2)))
+    """Return the boxes within EDGE of the axis of a line of their mask."""
+    cut = np.zeros(len(boxes), np.bool_)
+    for edge in range(4):
+        axis = edge % 2
+        line = masks.rectangle[mask_of, edge]
+        gap = np.maximum(boxes[:, axis] - line, line - boxes[:, axis + 2])
+        cut |= masks.is_line[mask_of, edge] & (gap <= EDGE * masks.extent[axis])
+    return cut
 
 
 def are_neighbors(a: Floats, b: Floats, distance: float) -> Bools:

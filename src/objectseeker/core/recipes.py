@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from objectseeker.core.boxes import Ints
-from objectseeker.core.masks import MaskPairs, Masks, MaskSet, removes_everything, strips
+from objectseeker.core.masks import Masks, keep, strips
 from objectseeker.core.threats import Patch, parse_area
 from objectseeker.errors import ObjectSeekerError, require_count, require_number
 
@@ -64,12 +64,11 @@ class Halves(Recipe):
     def __post_init__(self) -> None:
         object.__setattr__(self, "lines", _require_lines(self.lines, MOST_MASKS // 4))
 
-    def _make(self, width: int, height: int) -> MaskSet:
+    def _make(self, width: int, height: int) -> Masks:
         columns, rows = line_positions(width, self.lines), line_positions(height, self.lines)
-        lefts, rights = [(0, x) for x in columns], [(x, width) for x in columns]
-        tops, bottoms = [(0, y) for y in rows], [(y, height) for y in rows]
-        before, after = strips(width, height, lefts, tops), strips(width, height, rights, bottoms)
-        return MaskSet(width, height, np.concatenate([before.removed, after.removed]))
+        kept = [(x, 0, width, height) for x in columns] + [(0, y, width, height) for y in rows]
+        kept += [(0, 0, x, height) for x in columns] + [(0, 0, width, y) for y in rows]
+        return keep(width, height, kept)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.lines}"
@@ -94,13 +93,13 @@ class Pairs(Recipe):
         most = max(k for k in range(1, 100) if pair_counts(k)[1] <= MOST_MASKS)
         object.__setattr__(self, "lines", _require_lines(self.lines, most))
 
-    def _make(self, width: int, height: int) -> MaskPairs:
-        single = Halves(self.lines)._make(width, height)
+    def _make(self, width: int, height: int) -> Masks:
+        single = Halves(self.lines)._make(width, height).rectangle
+        side = np.argmax(single != (0, 0, width, height), axis=1)  # at which each has its line
         a, b = np.triu_indices(len(single), 1)
-        distinct = (single.side[a] != single.side[b]) & ~removes_everything(single, a, b)
-        alone = np.arange(len(single))
-        together = np.stack([a[distinct], b[distinct]], axis=1)
-        return MaskPairs(single, np.concatenate([np.stack([alone, alone], axis=1), together]))
+        both = np.concatenate([np.maximum(single[a, :2], single[b, :2]), np.minimum(single[a, 2:], single[b, 2:])], 1)
+        distinct = (side[a] != side[b]) & (both[:, :2] < both[:, 2:]).all(axis=1)
+        return keep(width, height, np.concatenate([single, both[distinct]]))
 
     def __str__(self) -> str:
         return f"{self.name}:{self.lines}"
@@ -131,7 +130,7 @@ class Bands(Recipe):
         if self.spacing <= 0:
             raise ObjectSeekerError(f"spacing must be above 0, got {self.spacing!r}")
 
-    def _make(self, width: int, height: int) -> MaskSet:
+    def _make(self, width: int, height: int) -> Masks:
         sides = Patch(self.area, self.aspect).size(width, height)
         columns, rows = (
             band_positions(limit, side, max(1, math.floor(min(self.spacing * side, limit))))
@@ -146,7 +145,7 @@ class Bands(Recipe):
 
 @dataclass(frozen=True, slots=True)
 class Sum(Recipe):
-    """The masks of several recipes, in their order; a strip that several of them make is kept once."""
+    """The masks of several recipes, in their order; a mask that several of them make is kept once."""
 
     parts: tuple[Recipe, ...]
 
@@ -158,9 +157,7 @@ class Sum(Recipe):
                 raise ObjectSeekerError(f"halves and bands can be added up, got {part}")
 
     def _make(self, width: int, height: int) -> Masks:
-        every = np.concatenate([part.masks(width, height).removed for part in self.parts])
-        _, first = np.unique(every, axis=0, return_index=True)
-        return MaskSet(width, height, every[np.sort(first)])
+        return Masks.concatenate([part.masks(width, height) for part in self.parts])
 
     def __str__(self) -> str:
         return "+".join(map(str, self.parts))
@@ -315,9 +312,8 @@ class Share(Recipe):
         if type(self.part) is not int or not 0 <= self.part < self.parts:
             raise ObjectSeekerError(f"part must be a whole number from 0 to {self.parts - 1}, got {self.part!r}")
 
-    def _make(self, width: int, height: int) -> MaskSet:
+    def _make(self, width: int, height: int) -> Masks:
         whole = self.recipe.masks(width, height)
-        assert isinstance(whole, MaskSet)
         places = _mask_ranks(self.recipe, width, height, Patch(self.area).size(width, height))
         return whole.select_masks(np.flatnonzero(places % self.parts == self._begin()))
 
@@ -355,7 +351,7 @@ class Rolling(Recipe):
         """The largest number of forward passes that a frame of that size takes."""
         return max(self.recipe_for_frame(number).forward_passes(width, height) for number in range(self.frames))
 
-    def _make(self, width: int, height: int) -> MaskSet:
+    def _make(self, width: int, height: int) -> Masks:
         raise ObjectSeekerError(
             f"{self} shows a single image only its share of the masks, which certifies little: give it the frames of a "
             f"stream or a sequence, or take {self.recipe}"
@@ -407,23 +403,28 @@ def _of_patch(area: float) -> str:
 def _mask_ranks(recipe: Recipe, width: int, height: int, patch: tuple[int, int]) -> Ints:
     """Return the rank of each mask of `recipe` in its row: its axis and kind, of one recipe of a sum."""
     parts = recipe.parts if isinstance(recipe, Sum) else (recipe,)
-    every = [part.masks(width, height).strips for part in parts]
-    places = [
-        _of_lines(masks, patch) if isinstance(part, Halves) else _in_row(masks, masks.start)
-        for masks, part in zip(every, parts, strict=True)
-    ]
-    removed = np.concatenate([masks.removed for masks in every])
-    _, first = np.unique(removed, axis=0, return_index=True)  # as `Sum` keeps them
-    return np.asarray(np.concatenate(places)[np.sort(first)])
+    ranks: dict[bytes, int] = {}
+    for part in parts:
+        masks = part.masks(width, height)
+        places = _of_lines(masks, patch) if isinstance(part, Halves) else _in_row(masks, _removed_from(masks))
+        for key, place in zip(masks.keys, places.tolist(), strict=True):
+            ranks.setdefault(key, place)  # as `Sum` keeps them
+    return np.array(list(ranks.values()), dtype=np.int64)
 
 
-def _of_lines(masks: MaskSet, patch: tuple[int, int]) -> Ints:
+def _of_lines(masks: Masks, patch: tuple[int, int]) -> Ints:
     """The number of each line; of right and bottom masks that of the line which lies a patch further on."""
-    places = _in_row(masks, masks.line)
+    line = masks.rectangle[masks.is_line]  # every half mask has one
+    places, side = _in_row(masks, line), np.argmax(masks.is_line, axis=1)
     for axis in (0, 1):
-        lines = np.unique(masks.line[masks.axis == axis])
-        places[masks.side == axis + 2] += _line_gap(lines, patch[axis])
+        lines = np.unique(line[masks.along[:, axis]])
+        places[side == axis + 2] += _line_gap(lines, patch[axis])
     return places
+
+
+def _removed_from(masks: Masks) -> Ints:
+    """The start, along its axis, of the strip that each mask removes."""
+    return np.asarray(masks.removed[np.arange(len(masks)), 0, np.argmax(masks.along, axis=1)])
 
 
 def _line_gap(lines: Ints, side: int) -> int:
@@ -438,10 +439,10 @@ def _line_gap(lines: Ints, side: int) -> int:
     return 0
 
 
-def _in_row(masks: MaskSet, key: Ints) -> Ints:
+def _in_row(masks: Masks, key: Ints) -> Ints:
     places = np.zeros(len(masks), dtype=np.int64)
     for axis in (0, 1):
-        of_axis = masks.axis == axis
+        of_axis = masks.along[:, axis]
         places[of_axis] = np.unique(key[of_axis], return_inverse=True)[1]
     return places
 

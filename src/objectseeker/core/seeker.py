@@ -399,8 +399,7 @@ def detect_all_views(
 
 def view_rectangles(masks: Masks) -> Ints:
     """The views of an image: untouched, then without the rectangles of each mask; N x R x 4."""
-    masked = masks.removed.reshape(len(masks), -1, 4) if len(masks) else np.empty((0, 1, 4), np.int64)
-    return np.concatenate([np.broadcast_to(UNTOUCHED, (1, *masked.shape[1:])), masked])
+    return np.concatenate([np.broadcast_to(UNTOUCHED, (1, *masks.removed.shape[1:])), masks.removed])
 
 
 def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, batch_size: int) -> list[Detections]:

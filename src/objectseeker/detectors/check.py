@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints, iou
-from objectseeker.core.masks import DEFAULT_FILL, NO_SIDE, SIDES, Image, MaskSet, as_image
+from objectseeker.core.masks import DEFAULT_FILL, SIDES, Image, Masks, as_image
 from objectseeker.core.recipes import Halves, Recipe, recipe_for_frame, require_recipe
 from objectseeker.core.seeker import Detector, ViewDetector, detect_views
 from objectseeker.detectors import LoadedDetector, load_detector, unverified_reason
@@ -359,8 +359,6 @@ def check_views(
     the other images of a batch, at the shapes in use. At the end the first image must have the same boxes again.
     """
     masks = recipe.masks(image.shape[1], image.shape[0])
-    strips = masks.strips
-    borders = _line_borders(strips)
 
     def detect(shown: Image) -> list[Detections]:
         views = detect_views(detector, shown, masks, value=fill, batch_size=batch_size)
@@ -370,23 +368,26 @@ def check_views(
     clean = detect(image)
     if not any(len(view) for view in clean[1:]):
         raise _CheckFailedError("no masked view has a box, so nothing can be checked: use an image with objects")
-    for number, members in enumerate(masks.strip_indices):
-        for rectangles in (strips.removed[members], borders[members].reshape(-1, 4)):
+    for number in range(len(masks)):
+        for rectangles in (masks.removed[number], _line_borders(masks, number)):
             view = detect(_rewritten(image, rectangles, rng))[number + 1]
-            removed = " and ".join(dict.fromkeys(_describe_strip(strips, member) for member in members))
+            removed = _describe_removed(masks, number)
             _require_equal([clean[number + 1]], [view], f"the view without {removed}, after removed pixels changed")
     _require_equal(clean, detect(image), "the same views, run again after others")
     how = "the detector masks its own input" if isinstance(detector, ViewDetector) else "raw pixels are masked"
     return f"{len(masks)} masks, removed pixels rewritten in two ways each: bit-identical ({how})"
 
 
-def _line_borders(strips: MaskSet) -> Ints:
-    """Return the removed row or column at both ends of every strip, (M, 2, 4); empty at an image border."""
-    rows, axis, (inside, _) = np.arange(len(strips)), strips.axis, strips.lines
-    borders = np.stack([strips.removed, strips.removed], axis=1)
-    borders[rows, 0, axis + 2] = strips.start + inside[:, 0]
-    borders[rows, 1, axis] = strips.end - inside[:, 1]
-    return borders
+def _line_borders(masks: Masks, number: int) -> Ints:
+    """Return the removed row or column at every line of a mask: (lines, 4)."""
+    borders = []
+    for edge in np.flatnonzero(masks.is_line[number]).tolist():
+        border = np.array([0, 0, masks.width, masks.height])
+        is_after = (edge >= 2) != masks.is_band[number]  # the removed pixels follow the line
+        border[edge % 2] = masks.rectangle[number, edge] - (not is_after)
+        border[edge % 2 + 2] = border[edge % 2] + 1
+        borders.append(border)
+    return np.array(borders)
 
 
 def _rewritten(image: Image, rectangles: Ints, rng: np.random.Generator) -> Image:
@@ -400,10 +401,12 @@ def _rewritten(image: Image, rectangles: Ints, rng: np.random.Generator) -> Imag
     return changed
 
 
-def _describe_strip(strips: MaskSet, number: int) -> str:
-    if strips.side[number] == NO_SIDE:
-        return f"{('columns', 'rows')[strips.axis[number]]} {strips.start[number]} to {strips.end[number] - 1}"
-    return f"the {SIDES[strips.side[number]]} side up to line {strips.line[number]}"
+def _describe_removed(masks: Masks, number: int) -> str:
+    lines = [(edge, int(masks.rectangle[number, edge])) for edge in np.flatnonzero(masks.is_line[number]).tolist()]
+    if masks.is_band[number]:
+        (edge, start), (_, end) = lines
+        return f"{('columns', 'rows')[edge]} {start} to {end - 1}"
+    return " and ".join(f"the {SIDES[edge]} side up to line {line}" for edge, line in lines)
 
 
 def _require_equal(expected: Sequence[Detections], actual: Sequence[Detections], description: str) -> None:

@@ -18,6 +18,7 @@ from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
 from objectseeker.core.certification import ObjectProof, decide, visible_area
 from objectseeker.core.evidence import build_stars
 from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
+from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import Patch
@@ -42,8 +43,8 @@ class ProofTable:
     box: Ints  # a position among the masked boxes of the object's image
     share: Floats  # lower bound of the overlap with the object: the rule's `lower_bound`
     score: Floats  # after the edge factor
-    side: Ints  # of the strips that the box's mask is made of: one or two columns; NO_SIDE for a band
-    line: Ints
+    mask: Ints  # of the box, a row of `kept`
+    kept: Ints  # (masks, 4) the rectangle that each mask keeps, of all mask sets: `Masks.kept`
 
     def targets(self) -> tuple[Floats, Ints, Ints]:
         """The boxes of the targets' objects, and width and height of the image of each."""
@@ -67,24 +68,27 @@ class ProofTable:
 def build_proof_table(image_set: ImageSet, rule: PruningRule, bound: Bound, *, floor: float = 0.0) -> ProofTable:
     """Build what every rule with the `proof_key` of `rule` needs, for masked scores of at least `floor`."""
     targets: list[tuple[Ints, Ints]] = []
-    rows: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
-    columns = max(image.observation.masks.strip_indices.shape[1] for image in image_set.images)
-    objects = start = 0
+    rows: list[tuple[Ints, Ints, Floats, Floats, Ints]] = []
+    first_mask: dict[Masks, int] = {}
+    objects = start = masks_so_far = 0
     for image in image_set.images:
         observation, counted = image.observation, image.ground_truth[~image.ignore]
         boxes, n = image_set.label_map.map_to_detector(counted, classwise=rule.classwise)
         score, masks = rule.discounted_scores(observation), observation.masks
         target, box, share = _proving(rule, observation, np.flatnonzero(score >= floor), boxes, bound)
-        strip = masks.strip_indices[observation.mask_index[box]]
-        strip = np.broadcast_to(strip, (len(strip), columns))
+        if masks not in first_mask:
+            first_mask[masks] = masks_so_far
+            masks_so_far += len(masks)
+        mask = observation.mask_index[box] + first_mask[masks]
         targets.append((n + objects, boxes.label))
-        rows.append((target + start, box, share, score[box], masks.strips.side[strip], masks.strips.line[strip]))
+        rows.append((target + start, box, share, score[box], mask))
         objects += len(counted)
         start += len(boxes)
     which, label = (np.concatenate(column) for column in zip(*targets, strict=True))
-    of_row, box, share, score, side, line = (np.concatenate(column) for column in zip(*rows, strict=True))
+    of_row, box, share, score, mask = (np.concatenate(column) for column in zip(*rows, strict=True))
+    kept = np.concatenate([masks.kept for masks in first_mask])
     first = np.searchsorted(of_row, np.arange(start + 1))
-    return ProofTable(image_set, rule, floor, which, label, first, of_row, box, share, score, side, line)
+    return ProofTable(image_set, rule, floor, which, label, first, of_row, box, share, score, mask, kept)
 
 
 def certified_objects(
@@ -104,11 +108,11 @@ def certified_targets(
     """`certified` and `vacuous` (patches, targets)."""
     evidence = _evidence(proofs, rule, certification_threshold)
     objects, width, height = proofs.targets()
-    beyond = np.broadcast_to(~_only_halves(proofs), (len(patches), len(objects)))
+    beyond = np.broadcast_to(_has_bands(proofs), (len(patches), len(objects)))
     proof_of = partial(_proof, proofs, rule, evidence)
     if rule.combines_views:
-        # A position that no mask of any such box removes is proven by none of them, together or alone; where all masks
-        # are half masks, lines say which those are.
+        # A position that no mask of any such box removes is proven by none of them, together or alone; where there are
+        # no bands, lines say which those are.
         once = [replace(patch, count=1) for patch in patches]
         lines = _escape_lines(proofs, evidence > 0)
         beyond = beyond | decide(lines, objects, width, height, once, proof_of, beyond_lines=False)[0]
@@ -194,23 +198,23 @@ def _shares(rule: PruningRule, boxes: Detections, objects: Detections, bound: Bo
     return share
 
 
-def _only_halves(proofs: ProofTable) -> Bools:
-    """Return whether the target's image was observed under half masks only."""
+def _has_bands(proofs: ProofTable) -> Bools:
+    """Return whether the target's image was observed under bands, too."""
     image_set = proofs.image_set
-    of_image = np.array([image.observation.masks.only_halves for image in image_set.images], dtype=np.bool_)
+    of_image = np.array([image.observation.masks.has_bands for image in image_set.images], dtype=np.bool_)
     return np.asarray(of_image[image_set.ground_truth.image[image_set.counted[proofs.object]]])
 
 
 def _escape_lines(proofs: ProofTable, decisive: Bools) -> Ints:
-    """Return `safe_lines` of every target: furthest safe left and top, nearest safe right and bottom mask."""
+    """Return the `safe_lines` of every target: `certification.find_safe_lines`."""
     _, width, height = proofs.targets()
     border = np.stack([width, height], axis=1)
     lines = np.concatenate([np.zeros_like(border), border], axis=1)
-    side, line = proofs.side[decisive], proofs.line[decisive]
-    target = np.broadcast_to(proofs.target[decisive][:, None], side.shape)
-    before, after = (side == 0) | (side == 1), side >= 2
-    np.maximum.at(lines, (target[before], side[before]), line[before])
-    np.minimum.at(lines, (target[after], side[after]), line[after])
+    kept = proofs.kept[proofs.mask[decisive]]
+    target, first = np.unique(proofs.target[decisive], return_index=True)  # rows come target by target
+    if len(target):
+        lines[target, :2] = np.maximum.reduceat(kept[:, :2], first)
+        lines[target, 2:] = np.minimum.reduceat(kept[:, 2:], first)
     return lines
 
 

@@ -194,8 +194,8 @@ def within_budget(
     sizes = sorted({(image.observation.width, image.observation.height) for image in images})
     found: dict[tuple[frozenset[bytes], ...], RecipeCandidate] = {}
     for recipe in sorted(recipes, key=lambda one: len(str(one))):
-        made = [recipe.masks(*size).removed for size in sizes]
-        same = tuple(frozenset(one.tobytes() for one in removed) for removed in made)
+        made = [recipe.masks(*size) for size in sizes]
+        same = tuple(frozenset(masks.keys) for masks in made)
         found.setdefault(same, RecipeCandidate(recipe, 1 + max(map(len, made))))
     fewest = min(found.values(), key=lambda one: one.forward_passes)
     if fewest.forward_passes > min(budgets):

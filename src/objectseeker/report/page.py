@@ -209,7 +209,7 @@ def write_page(
                 "tags": tag_columns(source.tags, len(images)),
                 "baseline": baseline_data,
                 "masks": mask_dicts(masks),
-                "only_halves": all(one.only_halves for one in masks),
+                "only_halves": not any(one.has_bands for one in masks),
                 "columns": _column_types(columns),
             }
             scripts = [

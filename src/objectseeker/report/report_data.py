@@ -12,7 +12,7 @@ from objectseeker import __version__
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.boxes import Bools, Detections, Floats
 from objectseeker.core.label_map import LabelMap
-from objectseeker.core.masks import MaskSet
+from objectseeker.core.masks import Masks
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.rules import PruningRule
@@ -361,13 +361,13 @@ def tag_columns(tags: ImageTags, images: int) -> list[dict[str, Any]]:
     return columns
 
 
-def mask_sets(images: Sequence[ObservedImage], defense: Defense | None) -> tuple[list[MaskSet], list[int]]:
+def mask_sets(images: Sequence[ObservedImage], defense: Defense | None) -> tuple[list[Masks], list[int]]:
     """Return the mask sets in use, one per image size, and which of them each image has."""
-    used: dict[MaskSet, int] = {}
+    used: dict[Masks, int] = {}
     index = []
     for image in images:
         masks = image.observation.masks
-        if not isinstance(masks, MaskSet):
+        if not masks.has_one_axis:
             raise ObjectSeekerError(
                 "a report shows certificates against one patch: observe with half masks or bands, not pairs"
             )
@@ -380,10 +380,12 @@ def mask_sets(images: Sequence[ObservedImage], defense: Defense | None) -> tuple
     return list(used), index
 
 
-def mask_dicts(masks: Sequence[MaskSet]) -> list[dict[str, Any]]:
-    """Return mask sets as JSON."""
-    return [
-        {"width": one.width, "height": one.height}
-        | {name: getattr(one, name).tolist() for name in ("axis", "start", "end")}
-        for one in masks
-    ]
+def mask_dicts(masks: Sequence[Masks]) -> list[dict[str, Any]]:
+    """Return mask sets as JSON: the strip that each mask removes."""
+    dicts = []
+    for one in masks:
+        axis, rows = np.argmax(one.along, axis=1), np.arange(len(one))
+        start, end = (one.removed[rows, 0, axis + k] for k in (0, 2))
+        strips = {"axis": axis.tolist(), "start": start.tolist(), "end": end.tolist()}
+        dicts.append({"width": one.width, "height": one.height} | strips)
+    return dicts

@@ -186,13 +186,17 @@ def with_filter_iou(rule: PruningRule, filter_iou: float | None) -> PruningRule:
 
 
 def non_overlapping(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
-    """Return the boxes apart from what their mask removes, by more than 1/CLEAR of the axis."""
-    strip = masks.strip_indices[mask_of]  # one or two per box
-    inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
-    axis, rows = masks.strips.axis[strip], np.arange(len(boxes))[:, None]
-    before, after = line[..., 0] - boxes[rows, axis + 2], boxes[rows, axis] - line[..., 1]
-    gap = np.maximum(np.where(inside[..., 0], before, -np.inf), np.where(inside[..., 1], after, -np.inf))
-    return np.asarray((CLEARANCE_DIVISOR * gap > masks.strips.extent[axis]).all(axis=1))
+    """Return the boxes apart from what their mask removes, by more than 1/CLEARANCE_DIVISOR of the axis.
+
+    A box is that far inside of every line of the rectangle that its mask keeps, or outside of a band beyond one line.
+    """
+    start, end = masks.rectangle[mask_of, :2], masks.rectangle[mask_of, 2:]
+    is_line, is_band = masks.is_line[mask_of], masks.is_band[mask_of]
+    inwards = np.concatenate([boxes[:, :2] - start, end - boxes[:, 2:]], axis=1)
+    outwards = np.concatenate([start - boxes[:, 2:], boxes[:, :2] - end], axis=1)
+    gap = np.where(is_band[:, None], outwards, inwards)
+    is_clear = CLEARANCE_DIVISOR * gap > np.tile(masks.extent, 2)
+    return np.where(is_band, (is_clear & is_line).any(axis=1), (is_clear | ~is_line).all(axis=1))
 
 
 def nms_survivors(score: Floats, same: Callable[[int], Bools]) -> Ints:
