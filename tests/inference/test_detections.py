@@ -24,7 +24,14 @@ from objectseeker.inference.images import (
     is_dataset_spec,
 )
 from objectseeker.inference.journal import FILE, open_journal, pixels_sha256
-from objectseeker.inference.results import CERTIFICATE, Categories, DetectionTotals, ImageResult, detect_image
+from objectseeker.inference.results import (
+    CERTIFICATE,
+    NOT_FABRICATED,
+    Categories,
+    DetectionTotals,
+    ImageResult,
+    detect_image,
+)
 from objectseeker.metrics import ThreatModel
 
 DEFENSE = Defense(detector="python:a:b", rule=Rule(mask_threshold=0.7), masks=Halves(3))
@@ -185,14 +192,20 @@ def test_certificates_are_those_of_the_very_defense(tmp_path):
             [Patch(0.02, location=where) for where in PATCH_LOCATIONS],
             certification_threshold=0.1,
         )
+        patches = [Patch(0.02, location=where) for where in PATCH_LOCATIONS]
+        made = by_hand.certify_not_fabricated(defended.observation, defended.detections, patches)
+        scores = by_hand.certified_scores(defended.observation, defended.detections, patches[-1])
         for n in range(len(defended.detections)):
             verdicts = dict(zip(PATCH_LOCATIONS, given.certified[:, n].tolist(), strict=True))
-            expected.append(
-                verdicts | {"vacuous_far": bool(given.vacuous[0, n]), "largest_square": int(given.largest_square[n])}
-            )
+            verdicts |= {"vacuous_far": bool(given.vacuous[0, n]), "largest_square": int(given.largest_square[n])}
+            verdicts |= dict(zip(NOT_FABRICATED, made.certified[:, n].tolist(), strict=True))
+            verdicts |= {"largest_square_not_fabricated": int(made.largest_square[n]), "certified_score": scores[n]}
+            expected.append(verdicts)
     assert [{name: row[name] for name in CERTIFICATE} for row in rows] == expected
     assert any(row["far"] for row in rows)
     assert not all(row["anywhere"] for row in rows)
+    assert any(row["certified_not_fabricated_far"] for row in rows)
+    assert not all(row["certified_not_fabricated_anywhere"] for row in rows)
     told = json.loads((tmp_path / "o" / "certificates.json").read_text())
     assert "already attacked" in told["about"]
     assert told["far"] == sum(row["far"] for row in rows)

@@ -16,6 +16,8 @@ from objectseeker.inference.drawing import (
     ORANGE,
     PARTLY,
     VULNERABLE,
+    WHITE,
+    BoxCertificate,
     Layer,
     LegendEntry,
     annotate,
@@ -109,12 +111,17 @@ def test_draw_gives_each_kind_of_box_its_look() -> None:
 def test_certificates_are_told_by_color_and_label() -> None:
     image = blank(300, 300)
     three = Detections(boxes((20, 60, 90, 160), (110, 60, 180, 160), (200, 60, 280, 160)), [0.9] * 3, [0] * 3)
-    places = [["far", "close", "over", "anywhere"], ["far", "close"], []]
+    sides = [
+        BoxCertificate(["far", "close", "over", "anywhere"], unfabricated=True, certified_score=0.7),
+        BoxCertificate(["far", "close"], unfabricated=False, certified_score=0.0),
+        BoxCertificate([], unfabricated=False, certified_score=0.1),
+    ]
     pixels = np.asarray(
-        draw_detections(image, three[:2], ["cat"], recovered=three[2:], proven=places, against="a patch of 1%")
+        draw_detections(image, three[:2], ["cat"], recovered=three[2:], certificates=sides, against="a patch of 1%")
     )
     assert [tuple(pixels[100, x]) for x in (20, 110)] == [CERTIFIED, PARTLY]
-    assert set(map(tuple, pixels[60:160, 200].tolist())) == {VULNERABLE, (50, 50, 50)}  # dashed
+    assert [tuple(pixels[100, x]) for x in (22, 112)] == [WHITE, (50, 50, 50)]  # inside the outline
+    assert set(map(tuple, pixels[90:160, 200].tolist())) == {VULNERABLE, (50, 50, 50)}  # dashed
     legend = pixels[300:]
     assert {CERTIFIED, PARTLY, VULNERABLE} <= set(map(tuple, legend.reshape(-1, 3).tolist()))
 

@@ -56,7 +56,8 @@ def test_tritonclient_with_binary_tensors(builtin):
 
 def test_tritonclient_asks_for_certificates_of_one_defense():
     triton = pytest.importorskip("tritonclient.http", reason="pip install 'tritonclient[http]'")
-    names = ("certified", "vacuous_far", "largest_square", "recovered", "boxes")
+    names = ("certified", "vacuous_far", "largest_square", "recovered", "boxes", "certified_scores")
+    names += ("certified_not_fabricated", "largest_square_not_fabricated")
     with serving(threat=ThreatModel(area=0.005)) as running:
         client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
         version = running.model.defense.sha256  # whose certificates the client knows
@@ -74,6 +75,11 @@ def test_tritonclient_asks_for_certificates_of_one_defense():
         assert np.array_equal(answer.as_numpy("certified"), own.certified.T)
         assert np.array_equal(answer.as_numpy("vacuous_far"), own.vacuous[0])
         assert np.array_equal(answer.as_numpy("largest_square"), own.largest_square)
+        made = running.seeker.certify_not_fabricated(defended.observation, defended.detections, patches)
+        assert np.array_equal(answer.as_numpy("certified_not_fabricated"), made.certified.T)
+        assert np.array_equal(answer.as_numpy("largest_square_not_fabricated"), made.largest_square)
+        scores = running.seeker.certified_scores(defended.observation, defended.detections, patches[-1])
+        assert answer.as_numpy("certified_scores").tobytes() == scores.tobytes()
         assert answer.as_numpy("recovered").sum() == len(defended.recovered)
         assert answer.get_response()["parameters"]["alert"] == defended.alert
 

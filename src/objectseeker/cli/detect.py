@@ -47,6 +47,14 @@ def detect(
     certify: Annotated[
         bool, typer.Option("--certify", help="Certify the boxes that are output.", rich_help_panel="Threat")
     ] = False,
+    only_certified: Annotated[
+        bool,
+        typer.Option(
+            "--only-certified",
+            help="Output only boxes that no patch anywhere can have made.",
+            rich_help_panel="Threat",
+        ),
+    ] = False,
     *,
     threat: ThreatModelOptions,
     stride: Annotated[int, typer.Option(help="Use every n-th frame.", rich_help_panel="Video")] = 1,
@@ -65,7 +73,7 @@ def detect(
     """Detect in images, a dataset or a video; write COCO results and alerts.
 
     Boxes that only masking recovered raise an alert. With --certify every box says where no patch can hide it on the
-    unmodified image. Exit code 1: some images failed. 2: all did.
+    unmodified image, and where no patch can have made it. Exit code 1: some images failed. 2: all did.
 
     Example:  objectseeker detect photos/ --out found --certify
     Example:  objectseeker detect photos/ --defense defense.json --out found
@@ -73,6 +81,7 @@ def detect(
     """
     from objectseeker.inference import detect as run_detection
 
+    certify = certify or only_certified
     if not certify and threat != ThreatModelOptions():
         raise ObjectSeekerError("options of the threat such as --patch-area need --certify: add it")
     chosen = defense.build()
@@ -80,6 +89,7 @@ def detect(
         inputs,
         chosen,
         certify=threat.threat_model() if certify else False,
+        only_certified=only_certified,
         out=out,
         annotate=annotate,
         stride=stride,

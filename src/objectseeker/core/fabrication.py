@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -88,6 +88,15 @@ class SupportCriteria:
             raise ObjectSeekerError(f"support_threshold must be above 0, got {self.threshold!r}")
         if self.fit not in get_args(SupportFit):
             raise ObjectSeekerError(f"support_fit must be one of {', '.join(get_args(SupportFit))}, got {self.fit!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what fabrication certificates are about, for files."""
+        return {
+            "support_threshold": self.threshold,
+            "support_fit": self.fit,
+            "support_overlap": self.overlap,
+            "ranking_margin": self.ranking_margin,
+        }
 
     def fits(self, boxes: Detections, detections: Detections) -> Bools:
         """Return which boxes fit which detections, whatever their scores: (boxes, detections).

@@ -25,6 +25,7 @@ def detect(
     defense: Defense | ObjectSeeker | Detector | str | Path = "builtin",
     *,
     certify: bool | ThreatModel = False,
+    only_certified: bool = False,
     out: Path | str | None = None,
     annotate: bool = True,
     stride: int = 1,
@@ -46,6 +47,7 @@ def detect(
             video:FOLDER; or arrays, height x width x 3, also of a generator.
         defense: A defense, its file or name; a detector, as SPEC or callable, with its default rule; or a seeker.
         certify: Whether to certify the boxes that are output, against a patch of 1 % or the given threat.
+        only_certified: Whether to return only boxes certified not fabricated by a patch anywhere; also certifies.
         out: A folder for the results; an unfinished one of images is resumed.
         annotate: Whether to write annotated images or an annotated video.
         stride: Of a video, use every n-th frame.
@@ -114,16 +116,18 @@ def detect(
             "a folder of results is for one defense: give a Defense, such as python:MODULE:FUNCTION"
         )
     names = tuple(getattr(seeker.detector, "names", ()))
-    threat = ThreatModel() if certify is True else certify or None
+    threat = certify if isinstance(certify, ThreatModel) else ThreatModel() if certify or only_certified else None
     totals = DetectionTotals(
         out=folder,
-        threat=None if threat is None else threat.to_dict(seeker.rule),
+        threat=None if threat is None else threat.to_dict(seeker.rule) | seeker.rule.support_criteria.to_dict(),
+        only_certified=only_certified,
         defense_sha256=None if bound is None else bound.sha256,
     )
     shared: dict[str, Any] = {
         "seeker": seeker,
         "defense": bound,
         "threat": threat,
+        "only_certified": only_certified,
         "out": folder,
         "annotate": annotate,
         "totals": totals,

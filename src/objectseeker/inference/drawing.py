@@ -22,6 +22,7 @@ Font = PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont
 
 BLACK: Color = (0, 0, 0)
 WHITE: Color = (255, 255, 255)
+GRAY: Color = (128, 128, 128)
 ORANGE: Color = (230, 159, 0)
 SKY_BLUE: Color = (86, 180, 233)
 GREEN: Color = (0, 158, 115)
@@ -33,9 +34,9 @@ PURPLE: Color = (204, 121, 167)
 PALETTE = (SKY_BLUE, ORANGE, YELLOW, PURPLE, GREEN, VERMILION, BLUE)  # of classes
 BASE, CERTIFIED, PARTLY, VULNERABLE, TRUTH = SKY_BLUE, GREEN, SKY_BLUE, VERMILION, WHITE
 CERTIFICATE_LOOKS = {
-    "certified anywhere": CERTIFIED,
-    "certified where the label says": PARTLY,
-    "not certified": VULNERABLE,
+    "hiding: certified anywhere": CERTIFIED,
+    "hiding: certified where the label says": PARTLY,
+    "hiding: not certified": VULNERABLE,
 }
 
 MAX_CAPTIONS = 500  # per image; more could not be read, and a caller may draw any number of boxes
@@ -61,6 +62,25 @@ class LegendEntry:
     text: str
     color: Color | None = BLACK
     dashed: bool = False
+    inside: bool = False  # a white line inside the outline
+
+
+@dataclass(frozen=True, slots=True)
+class BoxCertificate:
+    """Both sides of a box: where no patch can hide it, and what no patch anywhere can have made."""
+
+    unhidden: Sequence[str]
+    unfabricated: bool
+    certified_score: float
+
+
+def fabrication_legend(count: int | None = None) -> list[LegendEntry]:
+    """Return the legend of fabrication: the white line, of `count` boxes, and the second number."""
+    counted = "" if count is None else f" ({count})"
+    return [
+        LegendEntry(f"fabrication: certified anywhere{counted}", BLACK, inside=True),
+        LegendEntry("score/certified score", None),
+    ]
 
 
 def draw_detections(
@@ -69,7 +89,7 @@ def draw_detections(
     names: Sequence[str],
     *,
     recovered: Detections | None = None,
-    proven: Sequence[Sequence[str]] | None = None,
+    certificates: Sequence[BoxCertificate] | None = None,
     against: str = "a patch",
 ) -> PIL.Image.Image:
     """Draw boxes with name and score in the color of their class, and a legend below the image.
@@ -79,27 +99,32 @@ def draw_detections(
         base: Base boxes.
         names: Class names.
         recovered: Boxes that masking recovered; they are dashed.
-        proven: For each box, base boxes first, the locations where no patch can hide it. Colors then show certificates,
-            not classes.
+        certificates: For each box, base boxes first. Colors then show certificates against hiding, not classes; a white
+            line inside shows those against fabrication, and captions have the certified score.
         against: Describes the patch.
     """
     boxes = base if recovered is None else Detections.concatenate([base, recovered])
     labels = captions(boxes, names)
-    if proven is None:
+    inside: list[Layer] = []
+    if certificates is None:
         colors = [class_color(label) for label in boxes.label.tolist()]
         keys = _class_legend(boxes, names)
     else:
-        colors = [CERTIFIED if "anywhere" in locations else PARTLY if locations else VULNERABLE for locations in proven]
-        for number, locations in enumerate(proven):
+        places = [one.unhidden for one in certificates]
+        colors = [CERTIFIED if "anywhere" in where else PARTLY if where else VULNERABLE for where in places]
+        for number, one in enumerate(certificates):
+            labels[number] += f"/{one.certified_score:.2f}"
             if colors[number] == PARTLY:
-                labels[number] += " " + "+".join(locations)
+                labels[number] += " " + "+".join(one.unhidden)
+        unfabricated = [number for number, one in enumerate(certificates) if one.unfabricated]
+        inside = [Layer(boxes.xyxy[unfabricated], color=WHITE, width=2)]  # the outlines cover all but its inside
         counts = ((text, color, colors.count(color)) for text, color in CERTIFICATE_LOOKS.items())
         keys = [LegendEntry(f"{text} ({count})", color) for text, color, count in counts if count]
-        keys += [LegendEntry(f"against {against}", None)] if keys else []
+        keys += [*fabrication_legend(len(unfabricated)), LegendEntry(f"against {against}", None)] if keys else []
     looks: dict[tuple[Color, bool], list[int]] = {}
     for number, color in enumerate(colors):
         looks.setdefault((color, number >= len(base)), []).append(number)
-    layers = [  # base boxes get captions first
+    layers = inside + [  # base boxes get captions first
         Layer(boxes.xyxy[numbers], [labels[n] for n in numbers], color=color, dashed=is_recovered)
         for (color, is_recovered), numbers in sorted(looks.items(), key=lambda item: item[0][1])
     ]
@@ -154,7 +179,7 @@ def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
     short = min(height, width)
     captions: list[tuple[str, Ints, Color]] = []
     for layer in layers:
-        thinnest = 2 if layer.width >= 1 and short > 200 else 1
+        thinnest = math.floor(layer.width) * (2 if short > 200 else 1) if layer.width >= 1 else 1
         line = 0 if layer.width == 0 else max(thinnest, round(layer.width * short / 200))
         for number, box in enumerate(layer.boxes):
             if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
@@ -201,6 +226,10 @@ def with_legend(annotated: PIL.Image.Image, keys: Sequence[LegendEntry]) -> PIL.
             middle = y + (line - stroke) // 2
             for start in range(x + line // 4, x + swatch - line // 2, (2 if key.dashed else 1) * stroke):
                 pen.rectangle((start, middle, start + stroke - 1, middle + stroke - 1), fill=key.color)
+                if key.inside:  # between the color and gray, as on an image
+                    pen.rectangle((start, middle + stroke, start + stroke - 1, middle + 2 * stroke - 1), fill=WHITE)
+                    below = middle + 2 * stroke
+                    pen.rectangle((start, below, start + stroke - 1, below + stroke - 1), fill=GRAY)
         begin = line // 4 if key.color is None else swatch - line // 4
         pen.text((x + begin, y + line // 6 - top // 2), text, font=font, fill=BLACK)
     return page

@@ -198,7 +198,7 @@ class ImageDetection(DetectionRun):
 
     def results(self, on_start: Callable[[str], None] = lambda cost: None) -> Generator[ImageResult]:
         began = time.monotonic()
-        settings: dict[str, Any] = {"certified": self.totals.threat}
+        settings: dict[str, Any] = {"certified": self.totals.threat, "only_certified": self.only_certified}
         if self.out is not None:
             assert self.defense is not None
             settings["defense"] = _defense_key(self.defense)
@@ -264,7 +264,9 @@ class ImageDetection(DetectionRun):
             if journal is not None and source.name in journal.images:
                 log.warning("%s is not the image it was before: it is processed again", source.name)
             try:
-                result = detect_image(self.seeker, image, source.name, source.id, self.threat)
+                result = detect_image(
+                    self.seeker, image, source.name, source.id, self.threat, only_certified=self.only_certified
+                )
             except Exception as error:  # code of others, whatever it raises
                 return failed(f"the detector failed on {source.path}: {error_reason(error)}")
         result = replace(result, pixels_sha256=sha256)

@@ -26,21 +26,30 @@ import PIL.Image
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
+from objectseeker.core.observation import Observation
 from objectseeker.core.seeker import DefendedImage, ObjectSeeker
 from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.files.atomic import save_json, write_atomic
-from objectseeker.inference.drawing import draw_detections
+from objectseeker.inference.drawing import BoxCertificate, draw_detections
 from objectseeker.text import escape_csv_cell, escape_invisible
 
-COUNTED = (*PATCH_LOCATIONS, "vacuous_far")
-CERTIFICATE = (*COUNTED, "largest_square")
+HIDING = (*PATCH_LOCATIONS, "vacuous_far", "largest_square")
+NOT_FABRICATED = tuple(f"certified_not_fabricated_{location}" for location in PATCH_LOCATIONS)
+CERTIFICATE = (*HIDING, *NOT_FABRICATED, "largest_square_not_fabricated", "certified_score")
+COUNTED = (*PATCH_LOCATIONS, "vacuous_far", *NOT_FABRICATED)
 CSV_COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "origin")
 MAX_NAMED = 20  # errors of frames and flagged images that totals name; all are in the files
 
 CERTIFICATE_SCOPE = (
-    "Certificates cover the listed boxes on the unmodified images: what would remain of each box under a patch. If an "
-    "image is already attacked, objects may be missing from its boxes; no certificate covers those."
+    "Certificates against hiding cover the listed boxes on the unmodified images: what would remain of each box under "
+    "a patch. If an image is already attacked, objects may be missing from its boxes; no certificate covers those. "
+    "Certificates against fabrication hold for the images as given, attacked or not: no such patch has made the box or "
+    "its class. They do not say that the detector is right."
+)
+ONLY_CERTIFIED_SCOPE = (
+    "Only boxes certified not fabricated anywhere are listed. A patch can make a box lose that certificate, so nothing "
+    "is certified against hiding here."
 )
 
 ImageId = int | str
@@ -114,7 +123,7 @@ class ImageResult:
     size: tuple[int, int] = (0, 0)
     detections: Detections = field(default_factory=Detections.empty)
     base_boxes: int = 0
-    certificates: tuple[tuple[bool | int, ...], ...] | None = None
+    certificates: tuple[tuple[bool | int | float, ...], ...] | None = None
     error: str = ""
     pixels_sha256: str = ""
     time: float | None = None  # seconds, of a frame
@@ -165,7 +174,7 @@ class ImageResult:
         for number, (xyxy, score, label) in enumerate(columns):
             if (category := categories.find(label)) is None:
                 continue
-            box = {"image": self.name, "category_id": category[0], "class": category[1]}
+            box: dict[str, Any] = {"image": self.name, "category_id": category[0], "class": category[1]}
             box |= zip(("x1", "y1", "x2", "y2"), xyxy, strict=True)
             box |= {"score": score, "origin": "base" if number < self.base_boxes else "recovered"}
             if self.certificates is not None:
@@ -201,10 +210,16 @@ class ImageResult:
 
 
 def detect_image(
-    seeker: ObjectSeeker, image: Image, name: str = "image", id: ImageId = 1, threat: ThreatModel | None = None
+    seeker: ObjectSeeker,
+    image: Image,
+    name: str = "image",
+    id: ImageId = 1,
+    threat: ThreatModel | None = None,
+    *,
+    only_certified: bool = False,
 ) -> ImageResult:
     """Detect in one image; with a threat, certify each box that is output."""
-    return to_image_result(seeker, seeker.defend(image), name, id, threat)
+    return to_image_result(seeker, seeker.defend(image), name, id, threat, only_certified=only_certified)
 
 
 def to_image_result(
@@ -214,32 +229,60 @@ def to_image_result(
     id: ImageId = 1,
     threat: ThreatModel | None = None,
     time: float | None = None,
+    *,
+    only_certified: bool = False,
 ) -> ImageResult:
-    """Return the result for an image that the seeker has defended; with a threat, certify its boxes."""
-    boxes, rows = defended.detections, None
+    """Return the result for an image that the seeker has defended; with a threat, certify its boxes.
+
+    With `only_certified`, boxes that are not certified not fabricated anywhere are skipped. The attacker can then
+    remove a box by removing its certificate, so none of the others is certified against hiding.
+    """
+    boxes, base_boxes, rows = defended.detections, len(defended.base), None
     if threat is not None:
-        certificates = seeker.certify(
-            defended.observation,
-            boxes,
-            threat.patches(),
-            certification_threshold=threat.certification_threshold,
-            bound=threat.bound,
-        )
-        vacuous = certificates.vacuous[PATCH_LOCATIONS.index("far")].tolist()
-        columns = (*certificates.certified.tolist(), vacuous, certificates.largest_square.tolist())
-        rows = tuple(zip(*columns, strict=True))
+        rows = _certificates(seeker, defended.observation, boxes, threat)
+        if only_certified:
+            anywhere = CERTIFICATE.index(NOT_FABRICATED[PATCH_LOCATIONS.index("anywhere")])
+            kept = [number for number, row in enumerate(rows) if row[anywhere]]
+            base_boxes = sum(number < base_boxes for number in kept)
+            unhidden: tuple[bool | int | float, ...] = (*(False for _ in PATCH_LOCATIONS), False, 0)
+            boxes, rows = boxes[kept], tuple((*unhidden, *rows[number][len(HIDING) :]) for number in kept)
     height, width = defended.image.shape[:2]
     return ImageResult(
         name=name,
         id=id,
         size=(width, height),
         detections=boxes,
-        base_boxes=len(defended.base),
+        base_boxes=base_boxes,
         certificates=rows,
         time=time,
         masks=str(seeker.masks),
         forward_passes=1 + len(defended.observation.masks),
     )
+
+
+def _certificates(
+    seeker: ObjectSeeker, observation: Observation, boxes: Detections, threat: ThreatModel
+) -> tuple[tuple[bool | int | float, ...], ...]:
+    """Return the values of CERTIFICATE for each box."""
+    patches = threat.patches()
+    hiding = seeker.certify(
+        observation,
+        boxes,
+        patches,
+        certification_threshold=threat.certification_threshold,
+        bound=threat.bound,
+    )
+    fabrication = seeker.certify_not_fabricated(observation, boxes, patches)
+    scores = seeker.certified_scores(observation, boxes, patches[PATCH_LOCATIONS.index("anywhere")])
+    columns = (
+        *hiding.certified.tolist(),
+        hiding.vacuous[PATCH_LOCATIONS.index("far")].tolist(),
+        hiding.largest_square.tolist(),
+        *fabrication.certified.tolist(),
+        fabrication.largest_square.tolist(),
+        scores.tolist(),
+    )
+    return tuple(zip(*columns, strict=True))
 
 
 def error_reason(error: Exception) -> str:
@@ -255,11 +298,16 @@ def annotate_result(
     if result.certificates is None or threat is None:
         return draw_detections(image, base, names, recovered=recovered)
     certificates = [dict(zip(CERTIFICATE, row, strict=True)) for row in result.certificates]
-    proven = [
-        [place for place in PATCH_LOCATIONS if row[place] and not (place == "far" and row["vacuous_far"])]
+    shown = [
+        BoxCertificate(
+            unhidden=[place for place in PATCH_LOCATIONS if row[place] and not (place == "far" and row["vacuous_far"])],
+            unfabricated=bool(row[NOT_FABRICATED[PATCH_LOCATIONS.index("anywhere")]]),
+            certified_score=row["certified_score"],
+        )
         for row in certificates
     ]
-    return draw_detections(image, base, names, recovered=recovered, proven=proven, against=describe_threat(threat))
+    against = describe_threat(threat)
+    return draw_detections(image, base, names, recovered=recovered, certificates=shown, against=against)
 
 
 def describe_threat(threat: ThreatModel) -> str:
@@ -296,6 +344,7 @@ class DetectionTotals:
     stop_reason: str | None = None
     interrupted: bool = False
     threat: dict[str, Any] | None = None
+    only_certified: bool = False
     out: Path | None = None
     files: list[str] = field(default_factory=list)  # in `out`
     defense_sha256: str | None = None
@@ -335,14 +384,19 @@ class DetectionTotals:
                 named = ", ".join(f"{name} {count}" for name, count in counts.most_common())
                 lines.append(f"{counts.total()} boxes {what}, of classes that the dataset does not have: {named}")
         if self.threat is not None:
-            lines += [f"certified {key}: {self.certified[key]} of {self.boxes} boxes" for key in PATCH_LOCATIONS]
+            sides = zip(PATCH_LOCATIONS, NOT_FABRICATED, strict=True)
+            lines += [
+                f"certified {key}: {self.certified[key]} of {self.boxes} boxes against hiding, {self.certified[other]} "
+                "against fabrication"
+                for key, other in sides
+            ]
             threat = ThreatModel(**{name: self.threat[f"patch_{name}"] for name in ("area", "aspect", "count")})
             lines.append(
                 f"{self.certified['vacuous_far']} boxes have no far position and count as certified there; all against "
                 f"{describe_threat(threat)}, T = {self.threat['certification_threshold']:g}"
                 f"{', each frame separately' if self.unit == 'frames' else ''}"
             )
-            lines.append(CERTIFICATE_SCOPE)
+            lines.append(self.scope)
         if self.files:
             lines.append(f"Written to {self.out}: {', '.join(self.files)}")
         lines.append(f"{self.flagged} of {self.images} {self.unit} flagged")
@@ -350,6 +404,11 @@ class DetectionTotals:
 
     def _repr_html_(self) -> str:
         return "".join(f"<p>{escape(escape_invisible(line))}</p>" for line in self.describe())
+
+    @property
+    def scope(self) -> str:
+        """Return what the certificates say, and what they do not."""
+        return f"{CERTIFICATE_SCOPE} {ONLY_CERTIFIED_SCOPE}" if self.only_certified else CERTIFICATE_SCOPE
 
     @property
     def exit_status(self) -> int:
@@ -362,7 +421,7 @@ class DetectionTotals:
         if self.threat is None:
             return None
         counts = {key: self.certified[key] for key in COUNTED}
-        return {"about": CERTIFICATE_SCOPE, **self.threat, "boxes": self.boxes, **counts}
+        return {"about": self.scope, **self.threat, "boxes": self.boxes, **counts}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -399,6 +458,7 @@ class DetectionRun(ABC):
     categories: Categories
     totals: DetectionTotals
     threat: ThreatModel | None = None
+    only_certified: bool = False
     defense: Defense | None = None
     out: Path | None = None
     annotate: bool = True

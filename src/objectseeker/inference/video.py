@@ -23,7 +23,7 @@ from objectseeker.core.seeker import DefendedImage, ObjectSeeker, prefetch_one
 from objectseeker.core.threats import ThreatModel
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import PARTIAL_SUFFIX
-from objectseeker.inference.drawing import CERTIFICATE_LOOKS, LegendEntry, with_legend
+from objectseeker.inference.drawing import CERTIFICATE_LOOKS, LegendEntry, fabrication_legend, with_legend
 from objectseeker.inference.frame_sources import (
     FrameSelection,
     LostFrame,
@@ -58,7 +58,11 @@ FrameEvent = tuple[VideoFrame | LostFrame, ImageResult]
 
 
 def detect_frames(
-    seeker: ObjectSeeker, events: Generator[VideoFrame | LostFrame], *, threat: ThreatModel | None = None
+    seeker: ObjectSeeker,
+    events: Generator[VideoFrame | LostFrame],
+    *,
+    threat: ThreatModel | None = None,
+    only_certified: bool = False,
 ) -> Generator[FrameEvent]:
     """Detect in consecutive frames, reading one ahead; a frame that fails does not stop the others.
 
@@ -78,7 +82,13 @@ def detect_frames(
 
     def to_event(frame: VideoFrame, defended: DefendedImage) -> FrameEvent:
         result = to_image_result(
-            seeker.for_frame(frame.rolling_index), defended, f"frame {frame.number}", frame.number, threat, frame.time
+            seeker.for_frame(frame.rolling_index),
+            defended,
+            f"frame {frame.number}",
+            frame.number,
+            threat,
+            frame.time,
+            only_certified=only_certified,
         )
         return frame, result
 
@@ -145,7 +155,12 @@ class VideoDetection(DetectionRun):
                 nullcontext() if self.out is None else open_frames_file(self.out) as write_record,
                 nullcontext() if writer is None else closing(writer),
                 closing(
-                    detect_frames(self.seeker, read_frames(self.video, self.selection), threat=self.threat)
+                    detect_frames(
+                        self.seeker,
+                        read_frames(self.video, self.selection),
+                        threat=self.threat,
+                        only_certified=self.only_certified,
+                    )
                 ) as stream,
             ):
                 for frame, result in stream:
@@ -226,6 +241,7 @@ def annotate_frame(
     legend = [LegendEntry("recovered by masking", dashed=True)]
     if threat is not None:
         legend += [LegendEntry(text, color) for text, color in CERTIFICATE_LOOKS.items()]
+        legend += fabrication_legend()
         legend.append(LegendEntry(f"against {describe_threat(threat)}", None))
     return with_legend(annotated, legend)
 

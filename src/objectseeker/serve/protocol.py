@@ -20,7 +20,14 @@ from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe
 from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
-from objectseeker.inference.results import CERTIFICATE, CERTIFICATE_SCOPE, Categories, DetectionTotals, ImageResult
+from objectseeker.inference.results import (
+    CERTIFICATE,
+    CERTIFICATE_SCOPE,
+    NOT_FABRICATED,
+    Categories,
+    DetectionTotals,
+    ImageResult,
+)
 from objectseeker.serve.limits import MAX_JSON_BYTES, RequestRejectedError, ServerLimits, check_forward_passes
 
 Array = npt.NDArray[Any]
@@ -52,9 +59,12 @@ OUTPUTS = (
     Output("recovered", "BOOL", (-1,)),
 )
 CERTIFIED_OUTPUTS = (  # computed only if one of them is requested: they cost time
-    Output("certified", "BOOL", (-1, 4)),  # against a patch far, close, over, anywhere
+    Output("certified", "BOOL", (-1, 4)),  # that no patch far, close, over, anywhere hides it
     Output("vacuous_far", "BOOL", (-1,)),
     Output("largest_square", "INT64", (-1,)),
+    Output("certified_not_fabricated", "BOOL", (-1, 4)),
+    Output("largest_square_not_fabricated", "INT64", (-1,)),
+    Output("certified_scores", "FP64", (-1,)),
 )
 OUTPUTS_BY_NAME = {output.name: output for output in (*OUTPUTS, *CERTIFIED_OUTPUTS)}
 
@@ -88,10 +98,14 @@ class ServedModel:
             "parameters": {
                 "defense": self.defense.to_public_dict(),
                 "classes": list(self.classes),
-                "certified": {"location": list(PATCH_LOCATIONS)} | self.threat.to_dict(self.defense.rule),
+                "certified": {"location": list(PATCH_LOCATIONS)} | self._certified,
                 "about": CERTIFICATE_SCOPE,
             },
         }
+
+    @property
+    def _certified(self) -> dict[str, Any]:
+        return self.threat.to_dict(self.defense.rule) | self.defense.rule.support_criteria.to_dict()
 
     def to_response(self, result: ImageResult) -> dict[str, Any]:
         """Return /detect's response: rows of detections.json, the alert, and certificates.json if certified."""
@@ -107,7 +121,7 @@ class ServedModel:
             "defense_sha256": sha256,
         }
         if result.certificates is not None:
-            totals = DetectionTotals(threat=self.threat.to_dict(self.defense.rule))
+            totals = DetectionTotals(threat=self._certified)
             totals.add(result, categories)
             response["certificates"] = {**(totals.certificates or {}), "defense_sha256": sha256}
         return response
@@ -123,10 +137,14 @@ def to_tensors(result: ImageResult) -> Mapping[str, Array]:
         "recovered": np.arange(len(boxes)) >= result.base_boxes,
     }
     if result.certificates is not None:
-        table = np.array(result.certificates, np.int64).reshape(len(boxes), len(CERTIFICATE))
-        tensors["certified"] = table[:, : len(PATCH_LOCATIONS)] != 0
-        tensors["vacuous_far"] = table[:, CERTIFICATE.index("vacuous_far")] != 0
-        tensors["largest_square"] = table[:, CERTIFICATE.index("largest_square")]
+        table = np.array(result.certificates, np.float64).reshape(len(boxes), len(CERTIFICATE))
+        column = {name: table[:, number] for number, name in enumerate(CERTIFICATE)}
+        for name, columns in (("certified", PATCH_LOCATIONS), ("certified_not_fabricated", NOT_FABRICATED)):
+            tensors[name] = np.stack([column[one] for one in columns], axis=1) != 0
+        tensors["vacuous_far"] = column["vacuous_far"] != 0
+        for name in ("largest_square", "largest_square_not_fabricated"):
+            tensors[name] = column[name].astype(np.int64)
+        tensors["certified_scores"] = column["certified_score"]
     return tensors
 
 

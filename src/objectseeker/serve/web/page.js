@@ -76,16 +76,21 @@ function showImage(file, answer) {
 
 function showTable(answer) {
   const certified = answer.certificates;
-  const columns = ["class", "score", "origin", ...(certified ? [...LOCATIONS, "largest square"] : [])];
+  const side = [...LOCATIONS, "largest square"];
+  const columns = ["class", "score", ...(certified ? ["certified score"] : []), "origin", ...(certified ? [...side, ...side] : [])];
   const head = element("tr", {});
   head.append(...columns.map((name) => element("th", { scope: "col" }, name)));
-  byId("table").tHead.replaceChildren(head);
+  const sides = element("tr", {});
+  sides.append(element("td", { colspan: columns.length - 2 * side.length }), ...["cannot hide", "cannot have made"].map((name) =>
+    element("th", { scope: "colgroup", colspan: side.length }, "a patch " + name + " the box")));
+  byId("table").tHead.replaceChildren(...(certified ? [sides] : []), head);
   const groups = byId("boxes").children;
   byId("table").tBodies[0].replaceChildren(...answer.detections.map((row, number) => {
     const line = element("tr", {});
     line.append(element("td", {}, row.category_name), element("td", {}, row.score.toFixed(2)));
+    if (certified) line.append(element("td", {}, row.certified_score.toFixed(2)));
     line.append(element("td", {}, row.origin));
-    if (certified) line.append(...LOCATIONS.map((patchLocation) => verdict(row, patchLocation)), element("td", {}, row.largest_square ? row.largest_square + " px" : "none"));
+    if (certified) line.append(...verdicts(row, "", ""), ...verdicts(row, "certified_not_fabricated_", "_not_fabricated"));
     line.addEventListener("mouseenter", () => groups[number].classList.add("selected"));
     line.addEventListener("mouseleave", () => groups[number].classList.remove("selected"));
     return line;
@@ -93,16 +98,22 @@ function showTable(answer) {
   byId("threat").textContent = certified ? describeThreat(certified) : "";
 }
 
-function verdict(row, patchLocation) {
+function verdicts(row, prefix, suffix) {
+  const square = row["largest_square" + suffix];
+  return [...LOCATIONS.map((patchLocation) => verdict(row, patchLocation, row[prefix + patchLocation])), element("td", {}, square ? square + " px" : "none")];
+}
+
+function verdict(row, patchLocation, certified) {
   if (patchLocation === "far" && row.vacuous_far) return element("td", { class: "soft" }, "no far position");
-  return element("td", { class: row[patchLocation] ? "yes" : "no" }, row[patchLocation] ? "yes" : "no");
+  return element("td", { class: certified ? "yes" : "no" }, certified ? "yes" : "no");
 }
 
 function describeThreat(certified) {
   const patches = certified.patch_count === 1 ? "a patch" : "two patches";
   const shape = certified.patch_aspect === 1 ? "" : `, ${certified.patch_aspect} times as wide as high`;
-  return `Yes: ${patches} of ${100 * certified.patch_area} % of the image${shape} cannot hide the box from any such position: ` +
-    `far from it, close to it, over it, or anywhere (T = ${certified.certification_threshold}). Largest square: no patch up to that side can hide it at any position.`;
+  return `Yes: ${patches} of ${100 * certified.patch_area} % of the image${shape} cannot hide the box, or cannot have made it or its class, from any such position: ` +
+    `far from it, close to it, over it, or anywhere (T = ${certified.certification_threshold}). Largest square: no patch up to that side can at any position. ` +
+    `Certified score: no such patch anywhere can have made a higher one than the views without it show; from ${certified.support_threshold} on the box is certified not fabricated.`;
 }
 
 const drop = byId("drop");
