@@ -98,6 +98,16 @@ def test_every_page_is_in_the_contents():
     assert sorted([*listed, "index"]) == sorted(str(page.relative_to(DOCS).with_suffix("")) for page in PAGES)
 
 
+def test_the_command_line_reference_is_what_help_says():
+    sys.path.insert(0, str(DOCS.parent / "scripts"))
+    try:
+        from write_cli_reference import cli_reference
+    finally:
+        sys.path.pop(0)
+    written = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert written == cli_reference(), "run python scripts/write_cli_reference.py"
+
+
 def public():
     """Every public name: what packages list in `__all__`."""
     found = [objectseeker]
