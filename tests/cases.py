@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule
+from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule, Windows
 from objectseeker.core.masks import Masks
 from objectseeker.core.rules.iou import FILTER_IOU
 
@@ -94,6 +94,16 @@ def banded(seed):
     )
     if rng.random() < 0.4:
         recipe = Halves(int(rng.integers(1, 4))) + recipe
+    return lambda width, height, lines: recipe.masks(width, height)
+
+
+def windowed(seed):
+    """A way to make masks with windows among them: of some share and step, alone or with others."""
+    rng = np.random.default_rng(seed)
+    recipe = Windows(float(rng.choice([1 / 2, 1 / 3, 2 / 3])), float(rng.choice([1 / 3, 1 / 4, 1 / 6])))
+    others = [Halves(int(rng.integers(1, 4))), Bands(0.05), Pairs(1), Windows(3 / 4)]
+    if rng.random() < 0.5:
+        recipe = others[rng.integers(len(others))] + recipe
     return lambda width, height, lines: recipe.masks(width, height)
 
 

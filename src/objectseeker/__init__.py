@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from objectseeker.core.boxes import Detections
 from objectseeker.core.certification import Certificates
 from objectseeker.core.observation import Observation
-from objectseeker.core.recipes import Bands, Halves, Pairs
+from objectseeker.core.recipes import Bands, Halves, Pairs, Windows
 from objectseeker.core.rules import IouRule, Rule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
@@ -40,6 +40,7 @@ __all__ = [
     "Patch",
     "Rule",
     "Run",
+    "Windows",
     "compare",
     "detect",
     "evaluate",

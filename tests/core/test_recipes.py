@@ -1,11 +1,14 @@
 """Mask recipes: what they make, what they are called, and that bands leave no position out."""
 
+from fractions import Fraction
+
 import numpy as np
+import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Bands, Halves, ObjectSeekerError, Pairs, Patch
+from objectseeker import Bands, Halves, ObjectSeekerError, Pairs, Patch, Windows
 from objectseeker.core.recipes import band_positions, parse_recipe, subrecipes
 
 SHARES = st.floats(0.001, 1)
@@ -19,6 +22,9 @@ SHARES = st.floats(0.001, 1)
         (Bands(0.01), "bands:0.01"),
         (Bands(0.02, 2.0, 0.5), "bands:0.02,aspect=2.0,spacing=0.5"),
         (Halves(10) + Bands(0.01), "halves:10+bands:0.01"),
+        (Windows(1 / 2, step=1 / 4), "windows:1/2"),
+        (Windows(1 / 3, 0.25), "windows:1/3,step=1/4"),
+        (Windows(0.3) + Halves(2) + Pairs(2), "windows:3/10+halves:2+pairs:2"),
         (Halves(3) + (Bands(0.1) + Halves(2)), "halves:3+bands:0.1+halves:2"),
     ],
 )
@@ -37,7 +43,17 @@ def test_percent_and_defaults_are_understood():
     assert parse_recipe("bands:1%") == Bands(0.01)
     assert parse_recipe("bands:1%,spacing=0.5") == Bands(0.01, spacing=0.5)
     assert parse_recipe("halves") == Halves()
+    assert parse_recipe("windows") == parse_recipe("windows:0.5,step=0.25") == Windows()
     assert parse_recipe(" halves:10 + bands:1% ") == Halves(10) + Bands(0.01)
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000))
+def test_every_fraction_survives_the_text(first, second, denominator):
+    low, high = sorted((first, second))
+    if low < high:
+        windows = Windows(Fraction(low, high), Fraction(min(low, denominator), denominator))
+        assert parse_recipe(str(windows)) == windows
+        assert Windows(low / high, min(low, denominator) / denominator) == windows
 
 
 @pytest.mark.parametrize(
@@ -52,7 +68,12 @@ def test_percent_and_defaults_are_understood():
         ("halves:0", "lines must be at least 1"),
         ("halves:9000", "lines must be at most 8191"),
         ("pairs:90", "lines must be at most 80"),
-        ("halves:3+pairs:2", "halves and bands can be added up, got pairs:2"),
+        ("windows:1", "share of a window must be above 0 and below 1, got 1"),
+        ("windows:0", "share of a window must be above 0 and below 1, got 0"),
+        ("windows:1/0", "share must be a fraction such as 1/3 or 0.25"),
+        ("windows:1e-3", "share must be a fraction such as 1/3 or 0.25"),
+        ("windows:1/2,step=0", "step of windows must be above 0"),
+        ("windows:1/2,step=1/1001", "a denominator of at most 1,000"),
         ("", "cannot read the masks ''"),
     ],
 )
@@ -99,6 +120,36 @@ def test_bands_remove_every_position_along_each_axis_that_has_any(width, height,
             assert masks.removes(axis, positions, smaller).any(axis=1).all()
 
 
+def test_windows_of_a_half_and_of_a_third():
+    masks = Windows(1 / 2).masks(100, 60)
+    assert masks.rectangle[:4].tolist() == [[0, 0, 50, 30], [25, 0, 75, 30], [50, 0, 100, 30], [0, 15, 50, 45]]
+    assert len(masks) == 9
+    assert len(Windows(1 / 3).masks(100, 60)) == 25
+    assert Windows(1 / 3, 1 / 3).masks(100, 60).rectangle[[0, 4, 8]].tolist() == [
+        [0, 0, 34, 20],
+        [33, 20, 67, 40],
+        [66, 40, 100, 60],
+    ]
+    assert len(Windows(1 / 2).masks(1, 1)) == 0
+
+
+@given(st.integers(1, 80), st.integers(1, 80), st.integers(1, 20), st.integers(2, 20), st.integers(1, 40))
+def test_windows_reach_every_border_and_leave_no_pixel_out(width, height, share, whole, step):
+    recipe = Windows(Fraction(min(share, whole - 1), whole), Fraction(step, 40))
+    masks = recipe.masks(width, height)
+    exact, step_of = recipe.exact()
+    if len(masks) and step_of <= exact:
+        shown = oracle.kept_bitmaps(masks)
+        assert shown.any(axis=0).all()
+        corners = {tuple(corner) for corner in masks.rectangle[:, :2].tolist()}
+        ends = {tuple(corner) for corner in masks.rectangle[:, 2:].tolist()}
+        assert (0, 0) in corners
+        assert (width, height) in ends
+    for bitmap, (x1, y1, x2, y2) in zip(oracle.kept_bitmaps(masks), masks.rectangle, strict=True):
+        assert bitmap[y1:y2, x1:x2].all()
+        assert bitmap.sum() == (x2 - x1) * (y2 - y1)
+
+
 @given(st.integers(2, 200), st.integers(1, 60), st.integers(1, 60))
 def test_no_band_is_needless(length, side, step):
     bands = band_positions(length, side, step)
@@ -125,10 +176,15 @@ def test_too_many_masks_are_refused_before_they_are_used():
 # --- recipes within a recipe ------------------------------------------------------------------------------------------
 
 SUM = "halves:11+bands:0.03+bands:0.03,spacing=0.5"
+WINDOWS = "windows:1/4,step=1/16+windows:2/7,step=1/9"
 
 
 @settings(max_examples=200)
-@given(st.sampled_from([SUM, "halves:8", "pairs:5"]), st.integers(1, 300), st.integers(1, 300))
+@given(
+    st.sampled_from([SUM, "halves:8", "pairs:5", WINDOWS]),
+    st.integers(1, 300),
+    st.integers(1, 300),
+)
 def test_a_recipe_within_another_makes_only_its_masks(text, width, height):
     recipe = parse_recipe(text)
     masks = recipe.masks(width, height)

@@ -3,6 +3,7 @@
     Halves(30)                  halves:30                  both sides of 30 lines an axis, for a patch of any size
     Pairs(10)                   pairs:10                   all pairs of the half masks of 10 lines, for two patches
     Bands(0.01)                 bands:0.01                 strips that a patch of at most 1 % of the image fits into
+    Windows(1 / 2)              windows:1/2                keep a window of half of each axis, one every quarter
     Halves(10) + Bands(0.01)    halves:10+bands:0.01       the masks of both
     Rolling(Halves(30), 8)      rolling:8:halves:30        those of Halves(30), spread over 8 frames (`rolling`)
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 from typing import ClassVar
@@ -28,6 +30,8 @@ from objectseeker.errors import ObjectSeekerError, require_count, require_number
 SIZES = 1000  # image sizes whose masks are kept at a time
 MOST_MASKS = 2**15 - 1  # of one image; the store numbers them in 16 bits
 MOST_PARTS = 16  # of a sum
+LARGEST_DENOMINATOR = 1000  # of the share and the step of windows
+_FRACTION = re.compile(r"\d{1,4}(/\d{1,4}|\.\d{1,4})?")
 
 
 class Recipe:
@@ -144,6 +148,57 @@ class Bands(Recipe):
 
 
 @dataclass(frozen=True, slots=True)
+class Windows(Recipe):
+    """Masks that keep one window of `share` of each axis, a window every `step` of the axis, along both.
+
+    Window i of an axis of n pixels begins at i * step of it and ends `share` of it later; the last one ends at the
+    border. Its first pixel is rounded down and its end up: floor(start * n) to ceil((start + share) * n). `share` and
+    `step` are exact fractions: 1/3, "1/3" and Fraction(1, 3) are the same. `step` is half the share unless given.
+
+    Against one patch windows add little to half masks. Against any number of patches they are what there is: whatever
+    is outside of all windows that prove an object cannot hide it (`threats.Patch`, location "outside").
+    """
+
+    share: Fraction | float = Fraction(1, 2)
+    step: Fraction | float | None = None
+    name: ClassVar[str] = "windows"
+
+    def __post_init__(self) -> None:
+        share = _fraction(self.share, "share")
+        step = share / 2 if self.step is None else _fraction(self.step, "step")
+        if not 0 < share < 1:
+            raise ObjectSeekerError(f"the share of a window must be above 0 and below 1, got {self.share!s}")
+        if not 0 < step <= 1:
+            raise ObjectSeekerError(f"the step of windows must be above 0 and at most 1, got {self.step!s}")
+        object.__setattr__(self, "share", share)
+        object.__setattr__(self, "step", step)
+
+    def _make(self, width: int, height: int) -> Masks:
+        columns, rows = (self._along(limit) for limit in (width, height))
+        if len(columns) * len(rows) > MOST_MASKS + 1:
+            raise ObjectSeekerError(
+                f"{self} makes {len(columns) * len(rows):,} masks, more than {MOST_MASKS:,}: take fewer"
+            )
+        kept = [(x1, y1, x2, y2) for y1, y2 in rows for x1, x2 in columns]
+        return keep(width, height, [window for window in kept if window != (0, 0, width, height)])
+
+    def _along(self, limit: int) -> list[tuple[int, int]]:
+        """Return start and end of the windows along an axis, in pixels, ascending, each once."""
+        share, step = self.exact()
+        starts = [min(i * step, 1 - share) for i in range(math.ceil((1 - share) / step) + 1)]
+        return sorted({(math.floor(at * limit), math.ceil((at + share) * limit)) for at in starts})
+
+    def exact(self) -> tuple[Fraction, Fraction]:
+        """Return share and step as fractions."""
+        assert self.step is not None
+        return Fraction(self.share), Fraction(self.step)
+
+    def __str__(self) -> str:
+        share, step = self.exact()
+        return f"{self.name}:{share}" + (f",step={step}" if step != share / 2 else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Sum(Recipe):
     """The masks of several recipes, in their order; a mask that several of them make is kept once."""
 
@@ -153,8 +208,8 @@ class Sum(Recipe):
         if len(self.parts) > MOST_PARTS:
             raise ObjectSeekerError(f"a sum has at most {MOST_PARTS} recipes, got {len(self.parts)}")
         for part in self.parts:
-            if not isinstance(part, Halves | Bands):
-                raise ObjectSeekerError(f"halves and bands can be added up, got {part}")
+            if not isinstance(part, Halves | Pairs | Bands | Windows):
+                raise ObjectSeekerError(f"halves, pairs, bands and windows can be added up, got {part}")
 
     def _make(self, width: int, height: int) -> Masks:
         return Masks.concatenate([part.masks(width, height) for part in self.parts])
@@ -168,6 +223,7 @@ def subrecipes(recipe: Recipe) -> list[Recipe]:
 
     Line t of j on an axis of n pixels is at ceil(t * n / (j + 1)). If j + 1 divides k + 1, m times, that is
     ceil(t * m * n / (k + 1)): line t * m of k. Bands of another spacing have another width, so none is among others.
+    Windows of the same share and m times the step begin where every m-th one does, and the last ends at the border.
     """
     choices = [[None, *_thinned_recipes(part)] for part in _parts(recipe)]
     chosen = [[part for part in parts if part is not None] for parts in product(*choices)]
@@ -178,11 +234,15 @@ def _thinned_recipes(part: Recipe) -> list[Recipe]:
     """The recipes of the same kind that make only masks of `part`."""
     if isinstance(part, Halves | Pairs):
         return [type(part)(lines) for lines in range(1, part.lines + 1) if (part.lines + 1) % (lines + 1) == 0]
+    if isinstance(part, Windows):
+        share, step = part.exact()
+        times = range(1, max(math.ceil((1 - share) / step), 1) + 1)
+        return [Windows(share, step * m) for m in times if step * m <= 1]
     return [part]
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Parse a recipe: halves:30, pairs:10, bands:1%,spacing=0.5, halves:10+bands:1% and the like."""
+    """Parse a recipe: halves:30, bands:1%, windows:1/2, halves:10+bands:1% and the like."""
     text = str(text)
     if not text.isascii() or "_" in text:  # Python would read 1_0 and digits of other scripts as numbers
         raise _unreadable(text)
@@ -248,7 +308,8 @@ def _require_lines(lines: int, most: int) -> int:
 
 def _parse_one(text: str, whole: str) -> Recipe:
     name, _, rest = text.partition(":")
-    known: dict[str, type[Halves | Pairs | Bands]] = {kind.name: kind for kind in (Halves, Pairs, Bands)}
+    kinds = (Halves, Pairs, Bands, Windows)
+    known: dict[str, type[Halves | Pairs | Bands | Windows]] = {kind.name: kind for kind in kinds}
     try:
         kind = known[name]
         first, *others = rest.split(",")
@@ -258,6 +319,8 @@ def _parse_one(text: str, whole: str) -> Recipe:
             raise ValueError
         if kind is Bands:
             return Bands(**{key: parse_area(value) if key == "area" else float(value) for key, value in given.items()})
+        if kind is Windows:
+            return Windows(**{key: _fraction(value, key) for key, value in given.items()})
         return kind(**{key: int(value) for key, value in given.items()})
     except ObjectSeekerError:
         raise
@@ -267,8 +330,25 @@ def _parse_one(text: str, whole: str) -> Recipe:
 
 def _unreadable(text: str) -> ObjectSeekerError:
     return ObjectSeekerError(
-        f"cannot read the masks {text[:80]!r}: write halves:30, pairs:10, bands:1%,spacing=0.5 or halves:10+bands:1%"
+        f"cannot read the masks {text[:80]!r}: write halves:30, pairs:10, bands:1%,spacing=0.5, windows:1/2,step=1/4 "
+        "or a sum such as halves:10+bands:1%"
     )
+
+
+def _fraction(value: object, name: str) -> Fraction:
+    """Return a share of an axis exactly: the fraction of a small denominator that a float was meant as."""
+    found = None
+    if isinstance(value, str) and _FRACTION.fullmatch(value) and not value.endswith("/0"):
+        found = Fraction(value)
+    elif isinstance(value, int | float | Fraction) and not isinstance(value, bool) and math.isfinite(value):
+        found = Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
+        found = found if abs(found - Fraction(value)) < 1e-9 else None
+    if found is None or found.denominator > LARGEST_DENOMINATOR:
+        raise ObjectSeekerError(
+            f"{name} must be a fraction such as 1/3 or 0.25 with a denominator of at most {LARGEST_DENOMINATOR:,}, "
+            f"got {value!r}"
+        )
+    return found
 
 
 # Rolling masks: every frame of a stream shows only its share of a recipe's masks, a window of frames all of them.
@@ -406,7 +486,10 @@ def _mask_ranks(recipe: Recipe, width: int, height: int, patch: tuple[int, int])
     ranks: dict[bytes, int] = {}
     for part in parts:
         masks = part.masks(width, height)
-        places = _of_lines(masks, patch) if isinstance(part, Halves) else _in_row(masks, _removed_from(masks))
+        if isinstance(part, Windows):
+            places = np.arange(len(masks))
+        else:
+            places = _of_lines(masks, patch) if isinstance(part, Halves) else _in_row(masks, _removed_from(masks))
         for key, place in zip(masks.keys, places.tolist(), strict=True):
             ranks.setdefault(key, place)  # as `Sum` keeps them
     return np.array(list(ranks.values()), dtype=np.int64)
@@ -452,8 +535,8 @@ def _reversed(number: int, bits: int) -> int:
 
 
 def _require_shared(recipe: Recipe) -> None:
-    if not isinstance(require_recipe(recipe), Halves | Bands | Sum):
-        raise ObjectSeekerError(f"halves, bands and their sums can be spread over frames, not {recipe}")
+    if not all(isinstance(part, Halves | Bands | Windows) for part in _parts(require_recipe(recipe))):
+        raise ObjectSeekerError(f"halves, bands, windows and their sums can be spread over frames, not {recipe}")
 
 
 def _require_frames(frames: int, name: str) -> int:

@@ -369,7 +369,7 @@ def mask_sets(images: Sequence[ObservedImage], defense: Defense | None) -> tuple
         masks = image.observation.masks
         if not masks.has_one_axis:
             raise ObjectSeekerError(
-                "a report shows certificates against one patch: observe with half masks or bands, not pairs"
+                "a report shows certificates against one patch: observe with half masks or bands, not pairs or windows"
             )
         number = None if image.frame is None else image.frame.number
         if defense is not None and masks != recipe_for_frame(defense.masks, number).masks(masks.width, masks.height):
