@@ -15,7 +15,7 @@ from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.gate import gate
-from objectseeker.inference import detect
+from objectseeker.inference import detect, draw
 
 if TYPE_CHECKING:
     from objectseeker.metrics.comparison import compare
@@ -43,6 +43,7 @@ __all__ = [
     "Windows",
     "compare",
     "detect",
+    "draw",
     "evaluate",
     "gate",
     "load_image",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import PIL.Image
 import pytest
 
 from objectseeker.core.boxes import Detections
+from objectseeker.core.certification import Certificates
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.inference.drawing import (
@@ -23,6 +26,7 @@ from objectseeker.inference.drawing import (
     annotate,
     captions,
     class_color,
+    draw,
     draw_detections,
     truth_layers,
     with_legend,
@@ -275,3 +279,26 @@ def test_huge_degenerate_and_outside_boxes() -> None:
 def test_what_is_not_an_image_is_rejected() -> None:
     with pytest.raises(ObjectSeekerError, match="H x W x 3 uint8"):
         annotate(np.zeros((4, 4)), [])  # type: ignore[arg-type]
+
+
+def test_certificates_are_drawn_with_their_boxes():
+    image = np.full((240, 320, 3), 90, np.uint8)
+    boxes = Detections([[20, 20, 120, 200], [140, 20, 220, 200], [240, 20, 300, 200]], [0.9, 0.8, 0.7], [0, 1, 1])
+    certified = np.array([[True, True, False], [True, False, False]])
+    certificates = Certificates(
+        certified=certified,
+        vacuous=np.zeros_like(certified),
+        safe=np.zeros((3, 0), bool),
+        safe_lines=np.zeros((3, 4), int),
+        largest_square=np.array([40, 12, 0]),
+    )
+    drawn = np.asarray(draw(image, boxes, certificates, names=["car", "bus"]))
+    edges = [drawn[120, x].tolist() for x in (20, 140, 240)]
+    assert edges == [list(color) for color in (CERTIFIED, PARTLY, VULNERABLE)]
+    assert drawn.shape[0] > 240  # and a legend
+    assert np.array_equal(drawn[100:180, 40:100], image[100:180, 40:100])
+    vacuous = replace(certificates, vacuous=certified)
+    assert np.asarray(draw(image, boxes, vacuous))[120, 20].tolist() == list(VULNERABLE)
+    assert np.array_equal(draw(image, boxes, names=["car", "bus"]), draw_detections(image, boxes, ["car", "bus"]))
+    with pytest.raises(ObjectSeekerError, match="one certificate for each of 2 boxes: got 3"):
+        draw(image, boxes[:2], certificates)

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from objectseeker import Detections, ObjectSeekerError
+from objectseeker import Detections, Halves, ObjectSeeker, ObjectSeekerError, Rule, detect
+from objectseeker.inference.results import CERTIFICATE, Categories, ImageResult
 from objectseeker.interop import from_coco, from_fiftyone, from_supervision, to_coco, to_fiftyone, to_supervision
 
 NAMES = ("cat", "dog", "cow")
 IDS = (7, 21, 900)
 BOXES = Detections([[0.1, 0.2, 30.7, 40.3], [5.0, 6.0, 5.0, 60.0]], [0.9, 1 / 3], [2, 0])
 EMPTY = Detections.empty()
+SEEKER = ObjectSeeker(lambda images: [BOXES for _ in images], Rule(base_threshold=0.3), masks=Halves(2))
 
 sides = st.floats(-50, 500, allow_nan=False)
 boxes = st.tuples(sides, sides, sides, sides).map(
@@ -72,6 +74,52 @@ def test_anything_with_the_fields_from_supervision_will_do():
     theirs.class_id = None
     with pytest.raises(ObjectSeekerError, match="no class_id"):
         from_supervision(theirs)
+
+
+CERTIFIED = ImageResult(
+    name="street.jpg",
+    size=(64, 64),
+    detections=BOXES,
+    base_boxes=1,
+    certificates=tuple(tuple(f"{column} {n}" for column in CERTIFICATE) for n in range(2)),
+)
+
+
+def test_certificates_travel_with_boxes():
+    """In every form: the columns of boxes.csv, and each value with its own box."""
+    rows = to_coco(CERTIFIED, "street.jpg", IDS), to_fiftyone(CERTIFIED, 64, 64, NAMES)
+    expected = list(CERTIFIED.boxes(Categories.from_detector(NAMES)))
+    for one in rows:
+        for row, box in zip(one, expected, strict=True):
+            assert {"origin", *CERTIFICATE} <= row.keys()
+            assert all(row[key] == box[key] for key in ("origin", *CERTIFICATE))
+    assert [row["origin"] for row in rows[0]] == ["base", "recovered"]
+    assert from_coco(json.loads(json.dumps(rows[0])), IDS)["street.jpg"].score.tolist() == BOXES.score.tolist()
+    uncertified = ImageResult(name="a", detections=BOXES, base_boxes=2)
+    assert "far" not in to_coco(uncertified, 1)[0]
+    assert to_coco(uncertified, 1)[1]["origin"] == "base"
+
+
+def test_certificates_travel_to_supervision_itself(tmp_path):
+    pytest.importorskip("supervision", reason="needs supervision")
+    (result,) = detect([np.full((48, 64, 3), 90, np.uint8)], SEEKER, certify=True)
+    theirs = to_supervision(result, NAMES)
+    for number, column in enumerate(CERTIFICATE):
+        assert theirs[column].tolist() == [row[number] for row in result.certificates]
+    kept = theirs[theirs["anywhere"]]  # as its users filter
+    assert len(kept) == sum(theirs["anywhere"]) > 0
+    assert theirs["origin"].tolist() == ["base"] * len(theirs)
+    empty = to_supervision(ImageResult(name="none", certificates=()), NAMES)
+    assert empty.data.keys() == theirs.data.keys()  # which supervision asks for, to merge them
+
+
+def test_certificates_travel_to_fiftyone_itself():
+    fiftyone = pytest.importorskip("fiftyone", reason="needs FiftyOne")
+    (result,) = detect([np.full((48, 64, 3), 90, np.uint8)], SEEKER, certify=True)
+    theirs = [fiftyone.Detection(**fields) for fields in to_fiftyone(result, 64, 48, NAMES)]
+    for one, row in zip(theirs, result.certificates, strict=True):
+        assert [one[column] for column in CERTIFICATE] == list(row)
+        assert one["origin"] == "base"
 
 
 @pytest.mark.parametrize("given", [BOXES, EMPTY])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from objectseeker.defense import BUILTIN_DEFENSES, DEFAULT_RULE, Defense
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.inference.drawing import draw
 
 if TYPE_CHECKING:
     from objectseeker.core.masks import Image
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from objectseeker.inference.frame_sources import Video
     from objectseeker.inference.results import DetectionRun
 
-__all__ = ["detect"]
+__all__ = ["detect", "draw"]
 
 
 def detect(

@@ -14,7 +14,9 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from objectseeker.core.boxes import Detections, Floats, Ints, intersection
+from objectseeker.core.certification import Certificates
 from objectseeker.core.masks import Image, as_image
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.text import quote_plain
 
 Color = tuple[int, int, int]
@@ -131,6 +133,51 @@ def draw_detections(
     if len(boxes) > len(base):
         keys.append(LegendEntry("recovered by masking", dashed=True))
     return with_legend(annotate(image, layers), keys)
+
+
+def draw(
+    image: Image, detections: Detections, certificates: Certificates | None = None, *, names: Sequence[str] = ()
+) -> PIL.Image.Image:
+    """Draw boxes on an image, in the colors of their certificates if given, else of their classes.
+
+    Args:
+        image: The image, height x width x 3; it is not changed.
+        detections: The boxes: detections, or the objects that were certified.
+        certificates: Their certificates, as `ObjectSeeker.certify` returned them for one or several patches. Captions
+            then end with the side of the largest square that cannot hide the object anywhere, in pixels.
+        names: Class names by label.
+
+    Returns:
+        The image with the boxes and a legend, which a notebook shows.
+
+    Raises:
+        ObjectSeekerError: There is not one certificate for each box.
+
+    Example:
+        >>> box = Detections([[2, 2, 40, 40]], [0.9], [0])
+        >>> draw(np.zeros((48, 64, 3), np.uint8), box, names=["car"]).size[0]
+        64
+    """
+    if certificates is None:
+        return draw_detections(image, detections, names)
+    patches, objects = certificates.certified.shape
+    if objects != len(detections):
+        raise ObjectSeekerError(f"draw needs one certificate for each of {len(detections)} boxes: got {objects}")
+    proven = certificates.certified & ~certificates.vacuous  # a patch that has no position is nothing to be shown
+    sides = certificates.largest_square.tolist()
+    labels = [f"{text}, {side} px" for text, side in zip(captions(detections, names), sides, strict=True)]
+    every = "the patch" if patches == 1 else f"all {patches} patches"
+    looks = (
+        (f"certified against {every}", CERTIFIED, proven.all(axis=0)),
+        (f"against some of {patches} patches", PARTLY, proven.any(axis=0) & ~proven.all(axis=0)),
+        ("not certified", VULNERABLE, ~proven.any(axis=0)),
+    )
+    layers = [
+        Layer(detections.xyxy[which], [labels[n] for n in np.flatnonzero(which)], color=color)
+        for _, color, which in looks
+    ]
+    keys = [LegendEntry(f"{text} ({which.sum()})", color) for text, color, which in looks if which.any()]
+    return with_legend(annotate(image, layers), [*keys, LegendEntry("px: largest square that cannot hide it", None)])
 
 
 def class_color(label: int) -> Color:

@@ -1,6 +1,9 @@
-"""Conversion of `Detections` to and from supervision, COCO results (pycocotools) and FiftyOne.
+"""Conversion of boxes and their certificates to and from supervision, COCO results and FiftyOne.
 
 None of these is needed to import this module. Boxes are in raw image pixels unless a function states otherwise.
+
+What is converted is `Detections`, or an `ImageResult` of `detect`: then every box takes along its `origin` (base or
+recovered) and, with `certify=True`, its certificates, in the columns of boxes.csv (`inference.results.CERTIFICATE`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats
 from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.inference.results import CERTIFICATE, ImageResult
 from objectseeker.interop.certified_recall import CertifiedRecall
 from objectseeker.text import quote
 
@@ -26,14 +30,19 @@ __all__ = [
 ]
 
 
-def to_supervision(detections: Detections, names: Sequence[str] | None = None) -> Any:
-    """Convert to `supervision.Detections` with the same boxes, bit for bit; `names` become its class_name."""
+def to_supervision(found: Detections | ImageResult, names: Sequence[str] | None = None) -> Any:
+    """Convert to `supervision.Detections` with the same boxes, bit for bit; `names` become its class_name.
+
+    Origin and certificates are in its `data`, one array per column.
+    """
+    detections, attributes = _boxes_and_attributes(found)
     try:
         from supervision import Detections as Theirs
     except ImportError:
         raise ObjectSeekerError("supervision is not installed: pip install supervision") from None
     boxes, scores, labels = (array.copy() for array in (detections.xyxy, detections.score, detections.label))
     data = {} if names is None else {"class_name": np.array([_name(label, names) for label in labels], str)}
+    data |= {column: np.array([row[column] for row in attributes]) for column in _columns(found)}
     return Theirs(xyxy=boxes, confidence=scores, class_id=labels, data=data)
 
 
@@ -50,13 +59,15 @@ def from_supervision(theirs: Any) -> Detections:
 
 
 def to_coco(
-    detections: Detections, image_id: Hashable, category_ids: Sequence[int] | None = None
+    found: Detections | ImageResult, image_id: Hashable, category_ids: Sequence[int] | None = None
 ) -> list[dict[str, Any]]:
     """Convert to rows of COCO results, as `COCO.loadRes` takes them.
 
     `category_ids` are the ids of the labels in the dataset; without them label 0 is category 1, as COCO counts. A label
-    without an id is an error: no box is lost, which a class-agnostic certificate may rest on.
+    without an id is an error: no box is lost, which a class-agnostic certificate may rest on. Origin and certificates
+    follow COCO's own keys.
     """
+    detections, attributes = _boxes_and_attributes(found)
 
     def category(label: int) -> int:
         if category_ids is None:
@@ -67,8 +78,10 @@ def to_coco(
 
     boxes = _corner_and_size(detections.xyxy).tolist()
     return [
-        {"image_id": image_id, "category_id": category(label), "bbox": box, "score": score}
-        for box, score, label in zip(boxes, detections.score.tolist(), detections.label.tolist(), strict=True)
+        {"image_id": image_id, "category_id": category(label), "bbox": box, "score": score} | row
+        for box, score, label, row in zip(
+            boxes, detections.score.tolist(), detections.label.tolist(), attributes, strict=True
+        )
     ]
 
 
@@ -97,15 +110,19 @@ def from_coco(
     }
 
 
-def to_fiftyone(detections: Detections, width: int, height: int, names: Sequence[str]) -> list[dict[str, Any]]:
+def to_fiftyone(found: Detections | ImageResult, width: int, height: int, names: Sequence[str]) -> list[dict[str, Any]]:
     """Convert to `fiftyone.Detection` fields: `[fo.Detection(**fields) for fields in to_fiftyone(...)]`.
 
-    FiftyOne keeps boxes as shares of an image of width x height pixels, and class names instead of labels.
+    FiftyOne keeps boxes as shares of an image of width x height pixels, and class names instead of labels. Origin and
+    certificates are attributes of a detection, by which its app filters.
     """
+    detections, attributes = _boxes_and_attributes(found)
     boxes = _corner_and_size(detections.xyxy) / _sides(width, height)
     return [
-        {"label": _name(label, names), "bounding_box": box, "confidence": score}
-        for box, score, label in zip(boxes.tolist(), detections.score.tolist(), detections.label.tolist(), strict=True)
+        {"label": _name(label, names), "bounding_box": box, "confidence": score} | row
+        for box, score, label, row in zip(
+            boxes.tolist(), detections.score.tolist(), detections.label.tolist(), attributes, strict=True
+        )
     ]
 
 
@@ -125,6 +142,24 @@ def from_fiftyone(theirs: Any, width: int, height: int, names: Sequence[str]) ->
         scores.append(1.0 if score is None else score)
         indices.append(labels[label])
     return Detections(_corners(boxes, _sides(width, height)), scores, indices)
+
+
+def _columns(found: Detections | ImageResult) -> tuple[str, ...]:
+    if isinstance(found, Detections):
+        return ()
+    return ("origin",) if found.certificates is None else ("origin", *CERTIFICATE)
+
+
+def _boxes_and_attributes(found: Detections | ImageResult) -> tuple[Detections, list[dict[str, Any]]]:
+    """Return boxes, and what else is known of each, by column."""
+    if isinstance(found, Detections):
+        return found, [{} for _ in range(len(found))]
+    origins = ["base" if number < found.base_boxes else "recovered" for number in range(len(found.detections))]
+    values = found.certificates or [()] * len(origins)
+    rows = [
+        dict(zip(_columns(found), (origin, *row), strict=True)) for origin, row in zip(origins, values, strict=True)
+    ]
+    return found.detections, rows
 
 
 def _field(entry: Any, name: str) -> Any:
