@@ -79,14 +79,14 @@ def out_of_nothing(scene: Scene, rng: np.random.Generator) -> Detections:
 
 def flipped(scene: Scene, rng: np.random.Generator) -> Detections:
     """An object under another label."""
-    truth = scene.case.truth
+    truth = scene.case.ground_truth
     n = int(rng.integers(len(truth)))
     return Detections(truth.xyxy[[n]], [1.0], [1 - truth.label[n]])
 
 
 def displaced(scene: Scene, rng: np.random.Generator) -> Detections:
     """A box that views without the patch nearly fit."""
-    truth = scene.case.truth
+    truth = scene.case.ground_truth
     n = int(rng.integers(len(truth)))
     box = truth.xyxy[n]
     step = (box[2:] - box[:2]) * rng.uniform(-1, 1, 2)
@@ -95,7 +95,7 @@ def displaced(scene: Scene, rng: np.random.Generator) -> Detections:
 
 def swollen(scene: Scene, rng: np.random.Generator) -> Detections:
     """A box far larger, or far smaller, than what views without the patch have."""
-    truth = scene.case.truth
+    truth = scene.case.ground_truth
     n = int(rng.integers(len(truth)))
     center, half = (truth.xyxy[n][:2] + truth.xyxy[n][2:]) / 2, (truth.xyxy[n][2:] - truth.xyxy[n][:2]) / 2
     half = half * rng.choice([0.3, 0.6, 1.5, 2.5])

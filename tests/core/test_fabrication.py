@@ -35,7 +35,7 @@ def equals_the_oracle(seed, fit, count):
     rng = np.random.default_rng(seed)
     case = generate(seed, largest=(20, 10)[count - 1], make=recipe(seed), crowd=0.9, sure=(0.5, 0.9, 1.0)[seed % 3])
     observation = case.observation
-    detections = Detections.concatenate([case.truth, observation.base])
+    detections = Detections.concatenate([case.ground_truth, observation.base])
     area = float(rng.choice([1 / (observation.width * observation.height), 0.02, 0.1, 0.3]))
     patches = [Patch(area, float(rng.choice([1, 0.5, 2])), where, count) for where in PATCH_LOCATIONS]
     rule = Rule(
@@ -87,7 +87,7 @@ def test_the_cases_have_both_verdicts():
 @given(SEEDS)
 def test_the_largest_square_equals_the_oracle(seed):
     case = generate(seed, largest=12, make=recipe(seed), crowd=0.9, generous=1.0, sure=0.8)
-    fast = Rule().certify_not_fabricated(case.observation, case.truth, [])
+    fast = Rule().certify_not_fabricated(case.observation, case.ground_truth, [])
     for n, side in enumerate(fast.largest_square.tolist()):
         for tried in (side, side + 1):
             square = SimpleNamespace(
@@ -95,7 +95,7 @@ def test_the_largest_square_equals_the_oracle(seed):
             )
             if tried:
                 verdict = oracle_fabrication.verdicts(
-                    case.observation, case.truth, square, threshold=0.2, fit="iou", overlap=0.3, classwise=True
+                    case.observation, case.ground_truth, square, threshold=0.2, fit="iou", overlap=0.3, classwise=True
                 )[n]
                 assert verdict[0] == (tried <= side)
 
@@ -251,7 +251,7 @@ def test_settings_that_make_no_sense_are_rejected(setting, value):
 def test_jointly_at_most_as_many_are_fabricated_as_lack_support_at_the_worst_position(seed):
     case = generate(seed, largest=14, make=(halves_of_few, banded(seed))[seed % 2], crowd=0.9, sure=0.8)
     observation, patch = case.observation, Patch((0.02, 0.1)[seed % 2], location="anywhere")
-    detections = Detections.concatenate([case.truth, observation.base])
+    detections = Detections.concatenate([case.ground_truth, observation.base])
     joint = Rule().certify_jointly_not_fabricated(observation, detections, patch)
     gone = oracle_two_patches.removed(observation, patch.size(observation.width, observation.height))
     lacking = np.zeros(gone.shape[1:], int)

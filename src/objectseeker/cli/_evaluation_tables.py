@@ -25,6 +25,10 @@ DEFINITIONS = (
     "one output box may cover several of them.",
     "spurious boxes: boxes that masks add to clean images and that overlap no object of their class.",
     "false alerts: clean images to whose boxes masks add one.",
+    "not fabricated: the share of the output boxes that match an object (true positives), or none (false positives), "
+    "that no patch far from the box, or anywhere, can have made.",
+    "AP50 of output boxes: of the boxes at this operating point, ranked by score; or by certified score: at most the "
+    "ranking margin above it.",
     "vacuous: objects so large that no position is far from them; they count as certified there.",
 )
 

@@ -41,6 +41,13 @@ ROWS = {
     "guaranteed to remain": "joint_certified_recall",
     "spurious boxes per image": "spurious_per_image",
     "false alerts": "false_alert_rate",
+    **{
+        f"{kind} positives not fabricated, {location}": f"certified_{kind}_positives.{location}"
+        for kind in ("true", "false")
+        for location in ("far", "anywhere")
+    },
+    "AP50 of output boxes": "output_ap50",
+    "AP50 by certified score": "ranked_ap50",
 }
 PER_IMAGE = ("fppi", "spurious_per_image")
 
@@ -270,9 +277,29 @@ class Evaluation:
                 "spurious_per_image": self.spurious_per_image,
                 "false_alerts": defended.alerts,
                 "false_alert_rate": self.false_alert_rate,
+                **self._two_sides(self.tally),
             },
             "intervals": {name: [one.low, one.high] for name, one in self.intervals.items() if one.known},
             "per_class": [self._class_row(c) for c in self.classes],
+        }
+
+    def _two_sides(self, tally: Tally) -> dict[str, Any]:
+        """Return the metrics of the output boxes: certified not fabricated, and AP50 by either rank."""
+        threat, known = self.settings.threat, tally.boxes is not None
+
+        def value(one: Metric) -> float | None:
+            number = one.value(tally) if known else float("nan")
+            return None if np.isnan(number) else number
+
+        return {
+            "certified_true_positives": {
+                location: value(metric.certified_true_positives(threat, location)) for location in PATCH_LOCATIONS
+            },
+            "certified_false_positives": {
+                location: value(metric.certified_false_positives(threat, location)) for location in PATCH_LOCATIONS
+            },
+            "output_ap50": value(metric.output_ap50),
+            "ranked_ap50": value(metric.ranked_ap50),
         }
 
     def _class_row(self, c: int) -> dict[str, Any]:
@@ -286,6 +313,7 @@ class Evaluation:
             "clean_recall": defended.recall(c),
             "certified_recall": defended.certified_recall(c),
             "vacuous_far": None if defended.point is None else defended.point.vacuous_far(c),
+            **self._two_sides(self.tally.of_classes([c])),
         }
 
 
@@ -386,6 +414,9 @@ def evaluate_images(
       patches because no position is far from them.
     - joint_certified_recall: the share of all objects that are guaranteed to remain, per image and all in one output,
       under any single patch of that size at any position. Never below the certified recall for anywhere.
+    - certified_true_positives, certified_false_positives: of the output boxes that match an object, and of those that
+      match none, the share that is certified not fabricated. output_ap50 and ranked_ap50 are AP50 of the output boxes
+      there, ranked by score and by certified score.
     - false_alert_rate: clean images that are flagged because masks add a box to the base boxes; as when deployed, of
       whatever class.
 
@@ -445,7 +476,11 @@ def evaluate_images(
 def _threats(settings: EvaluationSettings) -> dict[str, tuple[ThreatModel, ...]]:
     """Return the threats to certify against; a joint certificate is about a single patch."""
     threat = settings.threat
-    return {"threats": (threat,), "joint_threats": (threat,) if threat.count == 1 else ()}
+    return {
+        "threats": (threat,),
+        "joint_threats": (threat,) if threat.count == 1 else (),
+        "fabrication_threats": (threat,),
+    }
 
 
 def _total(tally: Tally, name: str) -> Curve:
@@ -523,6 +558,12 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, Metric]:
         if threat in tally.guaranteed:
             metrics["defended.joint_certified_recall"] = metric.joint_certified_recall(threat)
         metrics["defended.false_alert_rate"] = metric.false_alert_rate
+        for location in PATCH_LOCATIONS:
+            metrics[f"defended.certified_true_positives.{location}"] = metric.certified_true_positives(threat, location)
+            metrics[f"defended.certified_false_positives.{location}"] = metric.certified_false_positives(
+                threat, location
+            )
+        metrics |= {"defended.output_ap50": metric.output_ap50, "defended.ranked_ap50": metric.ranked_ap50}
     return metrics
 
 

@@ -11,6 +11,9 @@
 | `ap50_loss` | `undefended_ap50` - `ap50`, in points |
 | `boxes_per_image(counts)` | boxes that were counted image by image / images |
 | `spurious_per_image` | boxes that masks add to clean images and that overlap no object of their class / images |
+| `certified_true_positives(threat, location)` | true positives certified not fabricated / true positives, in percent |
+| `certified_false_positives(threat, location)` | the same of false positives |
+| `output_ap50`, `ranked_ap50` | AP at IoU 0.5 of the output boxes, by score and by certified score, in percent |
 | `undefended_clean_recall(row)`, `undefended_fppi(row)` | the undefended detector at one base threshold of its curve |
 """
 
@@ -25,6 +28,7 @@ from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.threats import PatchLocation, ThreatModel
 from objectseeker.metrics.average_precision import Curve, CurveTally, macro_mean, percent, ratio
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval, bootstrap_interval, exact_interval
+from objectseeker.metrics.output_boxes import FALSE_POSITIVE, TRUE_POSITIVE, BoxTally
 from objectseeker.metrics.settings import BASE_THRESHOLDS
 from objectseeker.metrics.tally import SampledTally, Tally
 
@@ -227,6 +231,36 @@ false_alert_rate = Metric(_false_alert_rate, trials=lambda tally: (int(tally.fla
 ap50 = Metric(_ap50)
 undefended_ap50 = Metric(_undefended_ap50)
 ap50_loss = Metric(lambda tally, weights: _undefended_ap50(tally, weights) - _ap50(tally, weights), lower=-100.0)
+
+
+def certified_true_positives(threat: ThreatModel, location: PatchLocation) -> Metric:
+    """Of the output boxes that match an object, those that no patch at this location can have made."""
+    return _certified_boxes(threat, location, TRUE_POSITIVE)
+
+
+def certified_false_positives(threat: ThreatModel, location: PatchLocation) -> Metric:
+    """Of the output boxes that match no object, those that no patch at this location can have made."""
+    return _certified_boxes(threat, location, FALSE_POSITIVE)
+
+
+def _certified_boxes(threat: ThreatModel, location: PatchLocation, outcome: int) -> Metric:
+    return Metric(lambda tally, weights: _boxes(tally).certified_share(threat, location, outcome, weights))
+
+
+def _boxes(tally: Tally) -> BoxTally:
+    assert tally.boxes is not None
+    return tally.boxes
+
+
+def _output_ap50(ranked: bool) -> Metric:
+    def values(tally: Tally, weights: Floats) -> Floats:
+        objects = SampledTally(tally, weights).objects_of_all_classes
+        return _boxes(tally).ap50(objects, weights, ranked=ranked)
+
+    return Metric(values)
+
+
+output_ap50, ranked_ap50 = _output_ap50(ranked=False), _output_ap50(ranked=True)
 
 
 def undefended_clean_recall(row: int) -> Metric:

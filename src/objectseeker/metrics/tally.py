@@ -32,6 +32,7 @@ from objectseeker.metrics.average_precision import (
 )
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.image_set import NO_IMAGES, BoxTable, ImageSet, OnImage, open_workers
+from objectseeker.metrics.output_boxes import BoxTally, tally_boxes
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 from objectseeker.metrics.track_certificates import (
     SequenceTally,
@@ -62,6 +63,7 @@ class Tally:
         certified: Per threat (locations, objects).
         guaranteed: Per threat and image the objects that are guaranteed to remain under one patch anywhere.
         undefended: True and false positives at every base threshold, where curves were requested.
+        boxes: The output boxes, where fabrication certificates were requested.
     """
 
     names: tuple[str, ...]
@@ -82,6 +84,7 @@ class Tally:
     guaranteed: Mapping[ThreatModel, Ints]
     undefended: CurveTally | None
     defended: CurveTally | None
+    boxes: BoxTally | None = None
 
     @classmethod
     def concatenate(cls, parts: Sequence[Tally]) -> Tally:
@@ -109,6 +112,9 @@ class Tally:
             certified=joined("certified", 1),
             vacuous=joined("vacuous", 1),
             guaranteed=joined("guaranteed"),
+            boxes=None
+            if first.boxes is None
+            else BoxTally.concatenate([part.boxes for part in parts if part.boxes is not None], starts[:-1].tolist()),
             **arrays,
         )
 
@@ -124,6 +130,7 @@ class Tally:
             objects=np.bincount(kind.ravel(), weights=self.objects, minlength=kinds.shape[1]).astype(np.int64),
             image=np.zeros(len(first), np.int64),
             guaranteed={threat: counts.sum(keepdims=True) for threat, counts in self.guaranteed.items()},
+            boxes=None if self.boxes is None else self.boxes.summed(),
             **self._changed(lambda counts: counts.sum(keepdims=True), CurveTally.summed),
         )
 
@@ -137,6 +144,7 @@ class Tally:
             ids=tuple(self.ids[n] for n in chosen.tolist()),
             image=place[part.image],
             guaranteed={threat: counts[chosen] for threat, counts in self.guaranteed.items()},
+            boxes=None if self.boxes is None else self.boxes.of_images(place),
             **self._changed(lambda counts: counts[chosen], lambda curves: curves.of_images(chosen)),
         )
 
@@ -146,7 +154,9 @@ class Tally:
     def of_classes(self, labels: Sequence[int]) -> Tally:
         """Return the tally of the objects of some classes."""
         part = self._select_objects(np.isin(self.label, labels))
-        return replace(part, **self._changed(lambda counts: counts, lambda curves: curves.of_classes(labels)))
+        boxes = None if self.boxes is None else self.boxes.select(np.isin(self.boxes.label, labels))
+        changed = self._changed(lambda counts: counts, lambda curves: curves.of_classes(labels))
+        return replace(part, boxes=boxes, **changed)
 
     def of_sizes(self, above: float, up_to: float) -> Tally:
         """Return the tally of the objects of some sizes, as shares of the image; curves stay those of all."""
@@ -217,6 +227,13 @@ class SampledTally:
         return self._sum(self._per_image_and_class(np.ones_like(self.tally.found)))
 
     @cached_property
+    def objects_of_all_classes(self) -> Floats:
+        """Return the objects of every class of the dataset, also of those that do not occur."""
+        shape = len(self.tally.images), len(self.tally.names)
+        cell = self.tally.image * shape[1] + self.tally.label
+        return self._sum(np.bincount(cell, self.tally.objects, shape[0] * shape[1]).reshape(shape))
+
+    @cached_property
     def found_per_class(self) -> Floats:
         return self._sum(self._per_image_and_class(self.tally.found))
 
@@ -248,6 +265,7 @@ class TallyRequest:
         rule: The rule whose certificates and detections are counted; None counts curves only.
         threats: Threats to certify against.
         joint_threats: Threats whose joint certificate is counted.
+        fabrication_threats: Threats against which output boxes are certified not fabricated.
         curves: Whether to count true and false positives at every base threshold.
         tracks: What tracks require; None counts no sequences.
     """
@@ -256,6 +274,7 @@ class TallyRequest:
     rule: PruningRule | None = None
     threats: tuple[ThreatModel, ...] = ()
     joint_threats: tuple[ThreatModel, ...] = ()
+    fabrication_threats: tuple[ThreatModel, ...] = ()
     curves: bool = False
     tracks: TrackCriteria | None = None
 
@@ -375,6 +394,7 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
     found = np.zeros(len(image_set.ground_truth), np.bool_)
     verdicts: dict[ThreatModel, tuple[Bools, Bools]] = {}
     guaranteed: dict[ThreatModel, Ints] = {}
+    output: BoxTally | None = None
     if rule is not None:
         (added,) = defended.recovered_boxes([rule])
         flagged[added.image] = 1
@@ -385,6 +405,8 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
         taken = greedy_match(boxes.detections.score, candidate_pairs(boxes, image_set), image_set)
         found[taken[taken >= 0]] = True
         wrong = np.bincount(boxes.image[false_positives(taken)], minlength=images)
+        if request.fabrication_threats:
+            output = tally_boxes(image_set, rule, added, tuple(dict.fromkeys(request.fabrication_threats)))
         verdicts = {threat: defended.certified(rule, threat) for threat in dict.fromkeys(request.threats)}
         guaranteed = {
             threat: np.array([one.count for one in defended.jointly_certified(rule, threat)])
@@ -409,6 +431,7 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
         guaranteed=guaranteed,
         undefended=curves[0],
         defended=curves[1],
+        boxes=output,
     )
 
 

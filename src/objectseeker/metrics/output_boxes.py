@@ -1,0 +1,163 @@
+"""The output boxes of a defended detector: true or false, certified, and ranked by certified score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
+from objectseeker.core.rules import PruningRule
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
+from objectseeker.metrics.average_precision import (
+    candidate_pairs,
+    envelope_area,
+    false_positives,
+    greedy_match,
+    percent,
+    ratio,
+)
+from objectseeker.metrics.image_set import BoxTable, ImageSet
+
+TRUE_POSITIVE, FALSE_POSITIVE, IGNORED = 1, 0, -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoxTally:
+    """The output boxes of some images at one operating point, one entry per box.
+
+    Attributes:
+        image: Row of the image.
+        label: Class of the dataset.
+        count: How many boxes the entry counts: 1, unless summed.
+        outcome: TRUE_POSITIVE, FALSE_POSITIVE, or IGNORED: the box took an ignored object.
+        score: NaN once summed: AP needs every box.
+        ranking_score: The score, lowered to at most the ranking margin above the certified score.
+        ranked_outcome: The outcome where boxes are matched in the order of the ranking score.
+        certified: Per threat (locations, boxes): certified not fabricated.
+    """
+
+    image: Ints
+    label: Ints
+    count: Ints
+    outcome: npt.NDArray[np.int8]
+    score: Floats
+    ranking_score: Floats
+    ranked_outcome: npt.NDArray[np.int8]
+    certified: Mapping[ThreatModel, Bools]
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[BoxTally], starts: Sequence[int]) -> BoxTally:
+        """Join those of consecutive images; the images of each part begin at its start."""
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+        arrays["image"] = np.concatenate([part.image + start for part, start in zip(parts, starts, strict=True)])
+        certified = {
+            threat: np.concatenate([part.certified[threat] for part in parts], axis=1) for threat in parts[0].certified
+        }
+        return cls(**arrays, certified=certified)
+
+    def select(self, kept: Bools | Ints, **changes: Any) -> BoxTally:
+        """Return some of the boxes, with other values of some attributes."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[kept] for name in _ARRAYS}
+        certified = {threat: holds[:, kept] for threat, holds in self.certified.items()}
+        return replace(self, **arrays | {"certified": certified} | changes)
+
+    def of_images(self, place: Ints) -> BoxTally:
+        """Return the boxes of the images whose `place` is not -1, at these places."""
+        kept = place[self.image] >= 0
+        return self.select(kept, image=place[self.image[kept]])
+
+    def summed(self) -> BoxTally:
+        """Return the same counts as if all images were one; ranks are lost."""
+        key = np.concatenate([self.label[None], self.outcome[None], *self.certified.values()])
+        kinds, first, kind = np.unique(key, axis=1, return_index=True, return_inverse=True)
+        count = np.bincount(kind.ravel(), weights=self.count, minlength=kinds.shape[1]).astype(np.int64)
+        unknown = np.full(len(first), np.nan)
+        return self.select(
+            first, image=np.zeros(len(first), np.int64), count=count, score=unknown, ranking_score=unknown
+        )
+
+    def certified_share(self, threat: ThreatModel, location: PatchLocation, outcome: int, weights: Floats) -> Floats:
+        """Return the percentage of the boxes of an outcome that is certified, of samples (samples, images)."""
+        chosen = self.outcome == outcome
+        certified = chosen & self.certified[threat][PATCH_LOCATIONS.index(location)]
+        images = weights.shape[1]
+        part, whole = (
+            weights @ np.bincount(self.image[some], self.count[some], images).astype(np.float64)
+            for some in (certified, chosen)
+        )
+        return percent(part, whole)
+
+    def ap50(self, objects: Floats, weights: Floats, *, ranked: bool = False) -> Floats:
+        """Return AP at IoU 0.5 of samples, mean over classes: the area under the precision envelope.
+
+        Every box is a point of the curve. `objects` (samples, classes) are the objects of each sample. NaN where no
+        class has any, and of summed tallies.
+        """
+        score, outcome = (self.ranking_score, self.ranked_outcome) if ranked else (self.score, self.outcome)
+        total, classes = np.zeros(len(weights)), (objects > 0).sum(axis=1)
+        if np.isnan(score).any():
+            return np.full(len(weights), np.nan)
+        for label in np.flatnonzero((objects > 0).any(axis=0)).tolist():
+            mine = np.flatnonzero((self.label == label) & (outcome != IGNORED))
+            mine = mine[np.argsort(-score[mine], kind="stable")]
+            right = outcome[mine] == TRUE_POSITIVE
+            for some in row_blocks(len(weights), len(mine)):
+                seen = weights[some][:, self.image[mine]].T  # (boxes, samples)
+                true = np.cumsum(seen * right[:, None], axis=0)
+                boxes = np.cumsum(seen, axis=0)
+                recall = np.divide(true, objects[some, label], out=np.zeros_like(true), where=objects[some, label] > 0)
+                precision = np.divide(true, boxes, out=np.zeros_like(true), where=boxes > 0)
+                if len(mine):
+                    total[some] += 100 * envelope_area(recall, precision)
+        return ratio(total, classes)
+
+
+_ARRAYS = tuple(item.name for item in fields(BoxTally) if item.name != "certified")
+
+
+def tally_boxes(
+    image_set: ImageSet, rule: PruningRule, recovered: BoxTable, threats: Sequence[ThreatModel]
+) -> BoxTally:
+    """Count the output boxes of a rule: base boxes, then those `recovered`, in the detector's labels.
+
+    The certified score is about the first threat's patch anywhere.
+    """
+    first = np.searchsorted(recovered.image, np.arange(len(image_set.images) + 1))
+    tables: list[Detections] = []
+    lists: dict[ThreatModel, list[Bools]] = {threat: [] for threat in threats}
+    ranks = []
+    for number, image in enumerate(image_set.images):
+        observation = image.observation
+        base = observation.base.with_min_score(rule.base_threshold)
+        boxes = Detections.concatenate([base, recovered.detections[first[number] : first[number + 1]]])
+        known = image_set.label_map.dataset_labels[boxes.label] >= 0 if len(boxes) else np.zeros(0, np.bool_)
+        boxes = boxes[known]
+        tables.append(image_set.label_map.map_to_dataset(boxes))
+        for threat, certified in lists.items():
+            certified.append(rule.certify_not_fabricated(observation, boxes, threat.patches()).certified)
+        patch = threats[0].patches()[PATCH_LOCATIONS.index("anywhere")]
+        scores = rule.certified_scores(observation, boxes, patch)
+        ranks.append(rule.support_criteria.ranking_scores(boxes.score, scores))
+    table, ranking_score = BoxTable.concatenate(tables), np.concatenate(ranks)
+    return BoxTally(
+        image=table.image,
+        label=table.detections.label,
+        count=np.ones(len(table), np.int64),
+        outcome=_outcomes(table, table.detections.score, image_set),
+        score=table.detections.score,
+        ranking_score=ranking_score,
+        ranked_outcome=_outcomes(table, ranking_score, image_set),
+        certified={threat: np.concatenate(certified, axis=1) for threat, certified in lists.items()},
+    )
+
+
+def _outcomes(table: BoxTable, score: Floats, image_set: ImageSet) -> npt.NDArray[np.int8]:
+    """Match boxes to objects in the order of these scores."""
+    taken = greedy_match(score, candidate_pairs(table, image_set), image_set)
+    ignored = np.zeros(len(taken), np.bool_)
+    ignored[taken >= 0] = image_set.ignore[taken[taken >= 0]]
+    return np.select([ignored, false_positives(taken)], [IGNORED, FALSE_POSITIVE], TRUE_POSITIVE).astype(np.int8)
