@@ -165,7 +165,7 @@ def test_gradients_hide_objects_and_fabricate_boxes(system, text):
     from objectseeker.attack.whitebox import WhiteBox
     from objectseeker.detectors.torch_module import torch_detector
 
-    class Bright(torch.nn.Module):  # type: ignore[name-defined]
+    class Bright(torch.nn.Module):
         def forward(self, images):
             level = images.mean((1, 2, 3)) / 20 - 5
             boxes = images.new_tensor([[8, 8, 40, 40], [44, 44, 60, 60]]).expand(len(images), 2, 4)

@@ -81,7 +81,7 @@ CERTIFIED = ImageResult(
     size=(64, 64),
     detections=BOXES,
     base_boxes=1,
-    certificates=tuple(tuple(f"{column} {n}" for column in CERTIFICATE) for n in range(2)),
+    certificates=tuple(tuple(f"{column} {n}" for column in CERTIFICATE) for n in range(2)),  # type: ignore[misc]
 )
 
 

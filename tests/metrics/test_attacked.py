@@ -36,8 +36,8 @@ def detect(images):
     return found
 
 
-detect.names = ("bright",)
-detect.fingerprint = "bright:1"
+detect.names = ("bright",)  # type: ignore[attr-defined]
+detect.fingerprint = "bright:1"  # type: ignore[attr-defined]
 
 
 def photo(patch=None):
@@ -183,7 +183,7 @@ def detect(images):
         found.append(Detections(box, [0.9] * len(box), [0] * len(box)))
     return found
 
-detect.names = ("bright",)
+detect.names = ("bright",)  # type: ignore[attr-defined]
 """
     stored(tmp_path, [photo(), photo()])
     (tmp_path / "sight.py").write_text(source)

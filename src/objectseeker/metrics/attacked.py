@@ -310,8 +310,8 @@ def _compare_images(
 def count_fabricated(boxes: Detections, clean: Detections, image: ObservedImage, label_map: LabelMap) -> int:
     """Count boxes that fit no object of their class, ignored ones included, and no box of the clean image."""
     known = (iou(boxes.xyxy, clean.xyxy) >= MIN_IOU) & (boxes.label[:, None] == clean.label[None])
-    fits = iou(boxes.xyxy, image.truth.xyxy) >= MIN_IOU
-    fits &= label_map.dataset_labels[boxes.label][:, None] == image.truth.label[None]
+    fits = iou(boxes.xyxy, image.ground_truth.xyxy) >= MIN_IOU
+    fits &= label_map.dataset_labels[boxes.label][:, None] == image.ground_truth.label[None]
     return int(np.count_nonzero(~(known.any(axis=1) | fits.any(axis=1))))
 
 
