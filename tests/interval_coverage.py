@@ -139,6 +139,7 @@ def _tally(objects: np.ndarray, certified: np.ndarray, false_positives: np.ndarr
         certified={threat: np.tile(certified, (4, 1))},
         vacuous={threat: np.zeros((4, total), np.bool_)},
         guaranteed={threat: none},
+        guaranteed_boxes={threat: none},
         undefended=None,
         defended=None,
     )

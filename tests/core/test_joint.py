@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import combinations
 
 import adversary
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule
-from objectseeker.core.joint import certify_jointly
+from objectseeker.core.boxes import iou
+from objectseeker.core.joint import certify_jointly, count_boxes
 from objectseeker.core.positions import PositionClasses
 from objectseeker.core.recipes import Bands, Halves, Pairs
 
@@ -197,10 +199,14 @@ def test_an_object_may_be_proven_as_either_of_two_labels():
         assert rule.certify_jointly(observation, truth, Patch(0.01, location="anywhere")).count == 0
         proofs += [proof for (proof,) in rule.object_proofs(observation, truth, 0)]
 
-    assert certify_jointly(masks, [proofs], (1, 1)).count == 1
-    assert certify_jointly(masks, [proofs], (2, 2)).count == 0  # it can lie across the line
-    assert certify_jointly(masks, [[]], (1, 1)).count == 0
-    assert certify_jointly(masks, [proofs[:1]], (1, 1)).worst_position == (74, 24)  # the middle of its class
+    apart = np.eye(2, dtype=bool)  # boxes of two labels
+    assert certify_jointly(masks, [proofs], (1, 1), apart).count == 1
+    assert certify_jointly(masks, [proofs], (1, 1), apart).boxes == 1
+    assert certify_jointly(masks, [proofs], (2, 2), apart).count == 0  # it can lie across the line
+    assert certify_jointly(masks, [[]], (1, 1), apart[:0, :0]).count == 0
+    assert certify_jointly(masks, [[]], (1, 1), apart[:0, :0]).boxes == 0
+    one = certify_jointly(masks, [proofs[:1]], (1, 1), apart[:1, :1])
+    assert one.worst_position == (74, 24)  # the middle of its class
 
 
 @pytest.mark.parametrize("patch", [Patch(0.01, location="far"), Patch(0.01, location="anywhere", count=2)])
@@ -220,3 +226,132 @@ def test_of_boxes_that_fit_it_is_never_below_what_is_certified(seed):
     joint = rule.certify_jointly(case.observation, case.ground_truth, patch)
     assert joint.count >= certified.sum()
     assert joint.count <= len(case.ground_truth)
+
+
+# --- how many boxes cover the objects -----------------------------------------------------------------------------
+
+
+def fewest_boxes(proven, may_share):
+    """Group by group: every partition of the proofs that hold into groups that pairwise may share."""
+    chosen = np.flatnonzero(proven).tolist()
+
+    def least(left):
+        if not left:
+            return 0
+        first, others = left[0], [row for row in left[1:] if may_share[left[0], row]]
+        found = len(chosen)
+        for size in range(len(others), -1, -1):
+            for group in combinations(others, size):
+                if all(may_share[a, b] for a, b in combinations(group, 2)):
+                    found = min(found, 1 + least([row for row in left if row != first and row not in group]))
+        return found
+
+    return least(chosen)
+
+
+def test_boxes_are_never_more_than_the_fewest_that_could_satisfy_the_proofs():
+    rng = np.random.default_rng(0)
+    equal = 0
+    for _ in range(300):
+        rows = int(rng.integers(0, 6))
+        may_share = np.triu(rng.random((rows, rows)) < rng.random())
+        may_share = may_share | may_share.T | np.eye(rows, dtype=bool)
+        proven = rng.random((rows, 7)) < 0.7
+        counted = count_boxes(proven, may_share).tolist()
+        fewest = [fewest_boxes(column, may_share) for column in proven.T]
+        assert all(a <= b for a, b in zip(counted, fewest, strict=True))
+        assert all((a > 0) == column.any() for a, column in zip(counted, proven.T, strict=True))
+        equal += counted == fewest
+    assert equal > 200
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.sampled_from(PATCHES), st.sampled_from([None, 0.1]), st.booleans())
+def test_boxes_are_the_labels_that_are_proven_at_every_position(seed, patch, evidence_threshold, classwise):
+    case = generate(seed, smallest=4, largest=8, make=masks_of(seed), crowd=0.9, generous=0.6, sure=0.9)
+    observation, truth = case.observation, case.ground_truth
+    rule = Rule(mask_threshold=0.75, evidence_threshold=evidence_threshold, classwise=classwise)
+    hidden = hidden_everywhere(
+        observation, rule.object_proofs(observation, truth), patch.size(observation.width, observation.height)
+    )
+    labels = truth.label if classwise else np.zeros(len(truth), int)
+    literal = min(len({*labels[column].tolist()}) for column in ~hidden.reshape(len(truth), -1).T)
+    assert rule.certify_jointly(observation, truth, patch).boxes == literal
+
+
+@pytest.mark.parametrize("classwise", [True, False])
+def test_an_attacker_reaches_the_number_of_boxes_and_never_beats_it(classwise):
+    """One base box of each label over the whole image: nothing else of these labels is left, and no fewer can be."""
+    reached = several = 0
+    for seed in range(250):
+        case = generate(seed, largest=12, crowd=0.9, generous=0.6, sure=0.9)
+        observation, truth = case.observation, case.ground_truth
+        rule = Rule(mask_threshold=0.5, classwise=classwise)
+        patch = PATCHES[seed % len(PATCHES)]
+        joint = rule.certify_jointly(observation, truth, patch)
+        several += joint.boxes > 1
+        labels = np.unique(truth.label) if classwise else np.zeros(1, int)
+        for x, y in [joint.worst_position, (0, 0)]:
+            removes = oracle.removed(observation, joint.patch_size)
+            xs, ys = oracle.positions(observation.width, observation.height, joint.patch_size)
+            left = removes[:, ys.index(y), xs.index(x)]
+            whole = [[-1e3, -1e3, 1e3, 1e3]] * len(labels)
+            masked = [boxes if left[m] else Detections.empty() for m, boxes in enumerate(observation.masked)]
+            for base in (Detections(whole, np.ones(len(labels)), labels), Detections.empty()):
+                seen = Observation(observation.width, observation.height, observation.masks, base, masked)
+                output = rule.prune(seen)
+                if classwise:
+                    output = output[np.isin(output.label, truth.label)]
+                touching = [
+                    box
+                    for box in oracle.boxes_of(output)
+                    if any(oracle.shared(box, g) > 0 for g in oracle.boxes_of(truth))
+                ]
+                assert len(touching) >= joint.boxes
+                reached += len(base) > 0 and len(touching) == joint.boxes
+    assert several > (20 if classwise else -1)
+    assert reached > 50
+
+
+def test_boxes_that_fit_stand_for_one_object_unless_the_objects_overlap():
+    rule, other = iou_rule(mask_threshold=0.5), Rule(mask_threshold=0.5)
+    objects = Detections([[0, 0, 10, 10], [20, 0, 30, 10], [0, 0, 10, 9]], np.ones(3), [0, 0, 0])
+    assert rule.may_share_box(objects, 0.5).tolist() == [[True, False, True], [False, True, False], [True, False, True]]
+    assert rule.may_share_box(objects, 0.94).sum() == 5  # 2 T - 1 = 0.88 is below the IoU of 0.9
+    assert rule.may_share_box(objects, 0.95).sum() == 5  # at 0.9 itself, the margin goes to sharing
+    assert rule.may_share_box(objects, 0.96).sum() == 3
+    assert rule.may_share_box(objects, 0.3).all()
+    assert other.may_share_box(objects, 0.9).all()  # a large box covers all of them
+
+
+def test_no_box_fits_two_objects_that_may_not_share_one():
+    """Any boxes, at random and moved towards both objects."""
+    rng, found = np.random.default_rng(0), 0
+    for _ in range(400):
+        g = np.concatenate([rng.uniform(0, 4, 2), rng.uniform(6, 10, 2)])
+        h = g + rng.uniform(-1.5, 1.5, 4)
+        share = rng.random((200, 4))
+        boxes = share * g + (1 - share) * h + rng.normal(0, 0.05, (200, 4))
+        boxes = boxes[(boxes[:, 2:] > boxes[:, :2]).all(axis=1)]
+        fits = iou(boxes, np.array([g, h])).min(axis=1).max()
+        threshold = float(rng.uniform(0.5, 0.95))
+        may_share = iou_rule().may_share_box(Detections([g, h], np.ones(2), [0, 0]), threshold)[0, 1]
+        assert may_share or fits <= threshold
+        found += not may_share and fits > threshold - 0.05
+    assert found > 10
+
+
+def test_seven_bars_of_one_class_are_one_box_under_attack():
+    """The output of an attacked image: one hull over all that is left, though four objects are guaranteed to remain."""
+    masks, bars = Halves(10).masks(64, 48), [[10 + 6 * k, 14, 14 + 6 * k, 34] for k in range(7)]
+
+    def seen(x1, x2):
+        inside = [[max(a, x1), b, min(c, x2), d] for a, b, c, d in bars if min(c, x2) > max(a, x1)]
+        return Detections([[inside[0][0], 14, inside[-1][2], 34]], [0.9], [0]) if inside else Detections.empty()
+
+    masked = [seen(x1, x2) for x1, _, x2, _ in masks.rectangle.tolist()]
+    observation = Observation(64, 48, masks, Detections.empty(), masked)
+    joint = Rule(base_threshold=0.5, mask_threshold=0.6).certify_jointly(
+        observation, Detections(bars, np.ones(7), np.zeros(7, int)), Patch(0.01, location="anywhere")
+    )
+    assert joint.count > joint.boxes == 1

@@ -260,16 +260,21 @@ def test_the_joint_certificate_is_the_sum_of_those_of_the_images(evidence_alpha,
     settings = EvaluationSettings.from_schedule(follow, Rule(base_threshold=0.3), clean_recall=clean_recall)
     found = evaluate_images(images, VOCABULARY, settings)
     point = found.defended.point
-    expected = sum(
+    joint = [
         point.rule.certify_jointly(
             image.observation,
             image.ground_truth[~image.ignore],
             Patch(0.01, location="anywhere"),
             certification_threshold=0.0,
-        ).count
+        )
         for image in images
-    )
+    ]
+    expected = sum(one.count for one in joint)
     assert point.remaining == expected
+    assert point.guaranteed_boxes == sum(one.boxes for one in joint) / len(images) <= expected / len(images)
+    assert found.to_dict()["defended"]["guaranteed_boxes"] == point.guaranteed_boxes
+    interval = found.intervals["defended.guaranteed_boxes"]
+    assert interval.low <= point.guaranteed_boxes < interval.high
     assert found.to_dict()["defended"]["joint_certified_recall"] == pytest.approx(100 * expected / found.objects)
     assert found.defended.joint_certified_recall >= found.defended.certified_recall()["anywhere"]
     assert (

@@ -289,14 +289,16 @@ def test_zoom_labels_keys_and_a_link_to_one_object(opened, images, tmp_path):
     assert page.locator("#image-view").get_attribute("viewBox") == "0 0 100 100"
     assert page.locator("#to-worst").is_disabled()  # nothing can be hidden
     assert page.locator("#joint-words").inner_text() == (
-        "Joint certificate: 2 of 2 objects are guaranteed to remain under this patch at any position."
+        "Joint certificate: 2 of 2 objects are guaranteed to remain under this patch at any position; "
+        "one output box may cover several."
     )
 
 
 def test_the_worst_place_is_drawn_and_the_patch_goes_there(opened, report):
     page = opened(report, "#image/7")  # nothing is seen of its object under any mask
     assert page.locator("#joint-words").inner_text() == (
-        "Joint certificate: 0 of 1 object is guaranteed to remain under this patch at any position."
+        "Joint certificate: 0 of 1 object is guaranteed to remain under this patch at any position; "
+        "one output box may cover several."
     )
     page.keyboard.press("w")
     x, y = position(page)

@@ -23,6 +23,8 @@ DEFINITIONS = (
     "certified: the share of objects that no patch far from the object, close to it, over it, or anywhere can hide.",
     "guaranteed to remain: the share of all objects that are still detected under any single patch, all in one output; "
     "one output box may cover several of them.",
+    "boxes guaranteed per image: the output boxes that cover these objects at least: one per class, or one if "
+    "the rule is class-agnostic; under the IoU rule more.",
     "spurious boxes: boxes that masks add to clean images and that overlap no object of their class.",
     "false alerts: clean images to whose boxes masks add one.",
     "not fabricated: the share of the output boxes that match an object (true positives), or none (false positives), "

@@ -142,11 +142,14 @@ def joint_certificates_of(
         seen = image.observation
         of_object: list[list[ObjectProof]] = [[] for _ in range(start, end)]
         mine = slice(*np.searchsorted(proofs.object, [start, end]))
-        for target in np.flatnonzero(visible[mine]) + mine.start:
+        targets = np.flatnonzero(visible[mine]) + mine.start  # object by object
+        for target in targets:
             proof = _proof(proofs, rule, evidence, int(target))
             of_object[int(proofs.object[target]) - start].append(proof)
+        labeled = Detections(objects[targets], np.ones(len(targets)), proofs.label[targets])
+        shared = rule.may_share_box(labeled, certification_threshold)
         for patch, of_patch in zip(checked, found, strict=True):
-            of_patch.append(certify_jointly(seen.masks, of_object, patch.size(seen.width, seen.height)))
+            of_patch.append(certify_jointly(seen.masks, of_object, patch.size(seen.width, seen.height), shared))
     return found
 
 

@@ -36,6 +36,7 @@ class OperatingPoint:
     vacuous: Ints
     fppi: float  # an image
     remaining: int | None = None  # objects guaranteed to remain under one patch at any position, if counted
+    guaranteed_boxes: float | None = None  # an image, that cover them at least
 
     @property
     def joint_certified_recall(self) -> float | None:

@@ -39,6 +39,7 @@ ROWS = {
     "FPPI": "fppi",
     **{f"certified {location}": f"certified_recall.{location}" for location in PATCH_LOCATIONS},
     "guaranteed to remain": "joint_certified_recall",
+    "boxes guaranteed per image": "guaranteed_boxes",
     "spurious boxes per image": "spurious_per_image",
     "false alerts": "false_alert_rate",
     **{
@@ -49,7 +50,7 @@ ROWS = {
     "AP50 of output boxes": "output_ap50",
     "AP50 by certified score": "ranked_ap50",
 }
-PER_IMAGE = ("fppi", "spurious_per_image")
+PER_IMAGE = ("fppi", "spurious_per_image", "guaranteed_boxes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,6 +274,7 @@ class Evaluation:
                 **defended.at_point(),
                 "certified_recall": defended.certified_recall(),
                 "joint_certified_recall": defended.joint_certified_recall,
+                "guaranteed_boxes": None if defended.point is None else defended.point.guaranteed_boxes,
                 "vacuous_far": defended.vacuous_far,
                 "spurious_per_image": self.spurious_per_image,
                 "false_alerts": defended.alerts,
@@ -414,6 +416,7 @@ def evaluate_images(
       patches because no position is far from them.
     - joint_certified_recall: the share of all objects that are guaranteed to remain, per image and all in one output,
       under any single patch of that size at any position. Never below the certified recall for anywhere.
+    - guaranteed_boxes: the output boxes per image that cover these objects at least; one box may cover several.
     - certified_true_positives, certified_false_positives: of the output boxes that match an object, and of those that
       match none, the share that is certified not fabricated. output_ap50 and ranked_ap50 are AP50 of the output boxes
       there, ranked by score and by certified score.
@@ -511,7 +514,7 @@ def _defended(settings: EvaluationSettings, tally: Tally, curve: Curve, row: int
     if row is None:
         return DefendedOutcome(settings, _protocol(curve), None)
     there, threat = curve.rows(slice(row, row + 1)), settings.threat
-    guaranteed = tally.guaranteed.get(threat)
+    guaranteed, boxes = tally.guaranteed.get(threat), tally.guaranteed_boxes.get(threat)
     point = OperatingPoint(
         rule=rule,
         clean_recall=float(there.clean_recall[0]),
@@ -521,6 +524,7 @@ def _defended(settings: EvaluationSettings, tally: Tally, curve: Curve, row: int
         vacuous=_per_class(tally, tally.vacuous[threat]),
         fppi=float(there.fppi[0]),
         remaining=None if guaranteed is None else int(guaranteed.sum()),
+        guaranteed_boxes=None if boxes is None else float(boxes.sum() / tally.images.sum()),
     )
     return DefendedOutcome(settings, _protocol(curve), point, int(tally.flagged.sum()))
 
@@ -557,6 +561,7 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, Metric]:
         }
         if threat in tally.guaranteed:
             metrics["defended.joint_certified_recall"] = metric.joint_certified_recall(threat)
+            metrics["defended.guaranteed_boxes"] = metric.guaranteed_boxes(threat)
         metrics["defended.false_alert_rate"] = metric.false_alert_rate
         for location in PATCH_LOCATIONS:
             metrics[f"defended.certified_true_positives.{location}"] = metric.certified_true_positives(threat, location)

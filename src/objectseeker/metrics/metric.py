@@ -4,6 +4,7 @@
 |---|---|
 | `certified_recall(threat, location)` | certified objects / objects, in percent |
 | `joint_certified_recall(threat)` | objects guaranteed to remain under any single patch / objects, in percent |
+| `guaranteed_boxes(threat)` | output boxes that cover these at least / images |
 | `clean_recall` | mean over classes of detected objects / objects, in percent |
 | `fppi` | false positives / images |
 | `false_alert_rate` | images to whose base boxes masks add a box / images, in percent |
@@ -174,6 +175,16 @@ def joint_certified_recall(threat: ThreatModel) -> Metric:
         return percent(sample.guaranteed(threat), sample.objects)
 
     return Metric(values, needs_objects=True, with_unseen=_with_unseen_objects(values))
+
+
+def guaranteed_boxes(threat: ThreatModel) -> Metric:
+    """Of all boxes, those that cover at least the objects that are guaranteed to remain, per image."""
+
+    def values(tally: Tally, weights: Floats) -> Floats:
+        sample = SampledTally(tally, weights)
+        return ratio(sample.guaranteed_boxes(threat), sample.images)
+
+    return Metric(values, upper=lambda tally: max(float(tally.guaranteed_boxes[threat].max(initial=0)), 1.0))
 
 
 def _clean_recall(tally: Tally, weights: Floats) -> Floats:

@@ -62,6 +62,7 @@ class Tally:
         found: Whether the defended detector detects it on the clean image.
         certified: Per threat (locations, objects).
         guaranteed: Per threat and image the objects that are guaranteed to remain under one patch anywhere.
+        guaranteed_boxes: The boxes that cover them at least.
         undefended: True and false positives at every base threshold, where curves were requested.
         boxes: The output boxes, where fabrication certificates were requested.
     """
@@ -82,6 +83,7 @@ class Tally:
     certified: Mapping[ThreatModel, Bools]
     vacuous: Mapping[ThreatModel, Bools]
     guaranteed: Mapping[ThreatModel, Ints]
+    guaranteed_boxes: Mapping[ThreatModel, Ints]
     undefended: CurveTally | None
     defended: CurveTally | None
     boxes: BoxTally | None = None
@@ -112,6 +114,7 @@ class Tally:
             certified=joined("certified", 1),
             vacuous=joined("vacuous", 1),
             guaranteed=joined("guaranteed"),
+            guaranteed_boxes=joined("guaranteed_boxes"),
             boxes=None
             if first.boxes is None
             else BoxTally.concatenate([part.boxes for part in parts if part.boxes is not None], starts[:-1].tolist()),
@@ -129,7 +132,6 @@ class Tally:
             ids=("all images",),
             objects=np.bincount(kind.ravel(), weights=self.objects, minlength=kinds.shape[1]).astype(np.int64),
             image=np.zeros(len(first), np.int64),
-            guaranteed={threat: counts.sum(keepdims=True) for threat, counts in self.guaranteed.items()},
             boxes=None if self.boxes is None else self.boxes.summed(),
             **self._changed(lambda counts: counts.sum(keepdims=True), CurveTally.summed),
         )
@@ -143,7 +145,6 @@ class Tally:
             part,
             ids=tuple(self.ids[n] for n in chosen.tolist()),
             image=place[part.image],
-            guaranteed={threat: counts[chosen] for threat, counts in self.guaranteed.items()},
             boxes=None if self.boxes is None else self.boxes.of_images(place),
             **self._changed(lambda counts: counts[chosen], lambda curves: curves.of_images(chosen)),
         )
@@ -166,6 +167,8 @@ class Tally:
         """Return what there is per image, changed: counts, and curves where there are any."""
         known = {name: getattr(self, name) for name in _CURVES}
         changed: dict[str, Any] = {name: None if one is None else curves(one) for name, one in known.items()}
+        for name in _OF_THREATS:
+            changed[name] = {threat: counts(of_images) for threat, of_images in getattr(self, name).items()}
         return {name: counts(getattr(self, name)) for name in _OF_IMAGES} | changed
 
     def _select_objects(self, kept: Bools | Ints) -> Tally:
@@ -181,6 +184,7 @@ class Tally:
 
 
 _OF_IMAGES = ("images", "flagged", "false_positives", "spurious")
+_OF_THREATS = ("guaranteed", "guaranteed_boxes")
 _OF_OBJECTS = ("objects", "number", "label", "box", "size", "found")
 _CURVES = ("undefended", "defended")
 
@@ -221,6 +225,9 @@ class SampledTally:
 
     def guaranteed(self, threat: ThreatModel) -> Floats:
         return self._sum(self.tally.guaranteed[threat])
+
+    def guaranteed_boxes(self, threat: ThreatModel) -> Floats:
+        return self._sum(self.tally.guaranteed_boxes[threat])
 
     @cached_property
     def objects_per_class(self) -> Floats:
@@ -394,6 +401,7 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
     found = np.zeros(len(image_set.ground_truth), np.bool_)
     verdicts: dict[ThreatModel, tuple[Bools, Bools]] = {}
     guaranteed: dict[ThreatModel, Ints] = {}
+    guaranteed_boxes: dict[ThreatModel, Ints] = {}
     output: BoxTally | None = None
     if rule is not None:
         (added,) = defended.recovered_boxes([rule])
@@ -408,10 +416,10 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
         if request.fabrication_threats:
             output = tally_boxes(image_set, rule, added, tuple(dict.fromkeys(request.fabrication_threats)))
         verdicts = {threat: defended.certified(rule, threat) for threat in dict.fromkeys(request.threats)}
-        guaranteed = {
-            threat: np.array([one.count for one in defended.jointly_certified(rule, threat)])
-            for threat in dict.fromkeys(request.joint_threats)
-        }
+        for threat in dict.fromkeys(request.joint_threats):
+            jointly = defended.jointly_certified(rule, threat)
+            guaranteed[threat] = np.array([one.count for one in jointly])
+            guaranteed_boxes[threat] = np.array([one.boxes for one in jointly])
     return Tally(
         names=image_set.names,
         ids=tuple(one.id for one in image_set.images),
@@ -429,6 +437,7 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
         certified={threat: certified for threat, (certified, _) in verdicts.items()},
         vacuous={threat: vacuous for threat, (_, vacuous) in verdicts.items()},
         guaranteed=guaranteed,
+        guaranteed_boxes=guaranteed_boxes,
         undefended=curves[0],
         defended=curves[1],
         boxes=output,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN, Bound
-from objectseeker.core.boxes import Bools, Detections, Floats
+from objectseeker.core.boxes import Bools, Detections, Floats, iou
 from objectseeker.core.certification import (
     Certificates,
     ObjectProof,
@@ -258,10 +258,30 @@ class PruningRule(ABC):
         bound: Bound = "exact",
     ) -> JointCertificate:
         """Return how many objects are guaranteed to remain in one output under any single patch: see `joint`."""
-        proofs = self.object_proofs(observation, objects, certification_threshold, bound)
-        return certify_jointly(
-            observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
-        )
+        proofs = list(self.object_proofs(observation, objects, certification_threshold, bound))
+        proven = objects[np.array([n for n, alternatives in enumerate(proofs) for _ in alternatives], np.int64)]
+        size = require_anywhere(patch).size(observation.width, observation.height)
+        return certify_jointly(observation.masks, proofs, size, self.may_share_box(proven, certification_threshold))
+
+    def may_share_box(self, objects: Detections, certification_threshold: float | None = None) -> Bools:
+        """Return which two certified objects one output box may cover: (objects, objects).
+
+        Guarantee: no box satisfies the certificates of two objects that may not share one. Proof: if the rule is
+        classwise, the box has the object's label. And 1 - IoU is a metric (Jaccard's distance), so a box whose IoU with
+        g and h exceeds T leaves 1 - IoU(g, h) < 2 (1 - T): if IoU(g, h) <= 2 T - 1 there is none. So of objects apart
+        from each other from T = 0.5 on, exactly; else the margin goes to sharing. A box of any size may cover more than
+        T of any number of objects. QED.
+        """
+        shared: Bools = np.ones((len(objects), len(objects)), dtype=np.bool_)
+        if self.classwise:
+            shared &= objects.label[:, None] == objects.label[None]
+        threshold = self.resolve_threshold(certification_threshold)
+        if self.overlap == "iou" and threshold >= 0.5:
+            box = objects.xyxy
+            meet = np.minimum(box[:, None, 2:], box[None, :, 2:]) > np.maximum(box[:, None, :2], box[None, :, :2])
+            shared &= meet.all(axis=2) & (iou(box, box) > 2 * threshold - 1 - MARGIN)
+        np.fill_diagonal(shared, val=True)
+        return shared
 
     def certify_not_fabricated(
         self, observation: Observation, detections: Detections, patches: Patch | Sequence[Patch]

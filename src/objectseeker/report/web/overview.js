@@ -94,7 +94,7 @@ function updateJoint() {
     const words = `${joint.count.toLocaleString("en")} of ${countWords(counted.length)}`;
     byId("joint").textContent =
       `Joint certificate: at least ${words} (${percent(100 * (joint.count / counted.length))} %) are guaranteed to ` +
-      "remain under one patch per image, at any position.";
+      "remain under one patch per image, at any position; one output box may cover several.";
   });
 }
 

@@ -42,7 +42,7 @@ function jointWords(counting) {
   const { count } = view.joint;
   return (
     `Joint certificate: ${count} of ${countWords(counting.length)} ${count === 1 || counting.length === 1 ? "is" : "are"} guaranteed ` +
-    "to remain under this patch at any position."
+    "to remain under this patch at any position; one output box may cover several."
   );
 }
 
