@@ -203,7 +203,7 @@ def attack_dataset(
         raise ObjectSeekerError(f"a universal patch is one patch: got {patch.count}. Omit --patch-count.")
     where = Placement.parse(placement)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    images = _load_images(data, where, sample, seed)
+    images = load_placed_images(data, where, sample, seed)
     curve: list[float] = []
     trained_mode: str | None = None
     if patch_image is not None:
@@ -212,8 +212,8 @@ def attack_dataset(
         if defense is not None and not isinstance(defense, Defense):
             defense = Defense.load(defense)
         setup = load_attack(defense or Defense.for_detector("builtin"), mode=mode, device=device)
-        label_map = _label_map(data, setup.class_names)
-        chosen = images[:TRAINING_IMAGES]
+        label_map = label_map_of(data, setup.class_names)
+        chosen = training_images(images, where)
         train = train_by_search if setup.white is None else train_by_gradients
         canvas, curve = train(setup, chosen, label_map, where, patch, system, steps, seed, on_progress)
         scale = -(-SAVED_SIDE // max(canvas.shape[:2]))
@@ -238,7 +238,8 @@ def attack_dataset(
     return attack
 
 
-def _load_images(data: Dataset, placement: Placement, sample: int | None, seed: int) -> list[PlacedImage]:
+def load_placed_images(data: Dataset, placement: Placement, sample: int | None, seed: int) -> list[PlacedImage]:
+    """Load images and the objects that count; `sample` of them, as `observe` draws them, or all."""
     if not data.has_ground_truth:
         raise ObjectSeekerError(
             f"a universal attack needs annotated images: got {data.spec}. Give an annotated dataset."
@@ -255,7 +256,16 @@ def _load_images(data: Dataset, placement: Placement, sample: int | None, seed: 
     return images
 
 
-def _label_map(data: Dataset, detector_names: Sequence[str]) -> LabelMap:
+def training_images(images: Sequence[PlacedImage], placement: Placement) -> list[PlacedImage]:
+    """Return the first images in which the patch is drawn."""
+    drawn = [image for image in images if placement.kind != "carried" or len(image.carries)]
+    if not drawn:
+        raise ObjectSeekerError(f"none of the {len(images)} images has a {placement.class_name} to carry the patch")
+    return drawn[:TRAINING_IMAGES]
+
+
+def label_map_of(data: Dataset, detector_names: Sequence[str]) -> LabelMap:
+    """Match the detector's classes to the dataset's by name."""
     return LabelMap(tuple(detector_names), data.names, match_classes(data.names, detector_names).dataset_labels)
 
 

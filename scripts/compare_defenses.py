@@ -1,0 +1,264 @@
+"""AP50 under attack: undefended, our defenses, other people's baselines, and compositions, in three steps.
+
+    python scripts/compare_defenses.py patches OUT --dataset voc:VOCdevkit:val --sample 150 --device cuda
+    python scripts/compare_defenses.py observe OUT --yolox yolox_nano.onnx --processes 16
+    python scripts/compare_defenses.py table OUT
+
+`patches` trains one patch per attack on the built-in detector and writes the attacked images; against each baseline
+another one, through its filter, whose gradient is taken to be 1 (BPDA, Athalye et al. 2018). With
+`--nutnet n_13.pth` NutNet is one of the baselines. `observe` observes the clean and all attacked images with every
+detector; it resumes. `table` evaluates every pair and writes results.json and table.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+from objectseeker import Defense, Patch, open_dataset, open_run
+from objectseeker.attack import attack_dataset
+from objectseeker.attack.job import load_attack
+from objectseeker.attack.universal import (
+    Placement,
+    label_map_of,
+    load_placed_images,
+    train_by_gradients,
+    training_images,
+)
+from objectseeker.attack.whitebox import straight_through
+from objectseeker.cli._settings import change_settings
+from objectseeker.files.atomic import save_json, save_text
+from objectseeker.metrics.attacked import evaluate_attacked
+from objectseeker.text import to_markdown
+
+BASELINES = Path(__file__).parents[1] / "examples" / "baselines"
+ATTACKS = {  # name: placement, area, against the defense
+    "far-1": ("far", 0.01, None),
+    "far-4": ("far", 0.04, None),
+    "random-4": ("random", 0.04, None),
+    "person-12": ("on:person", 0.12, None),
+    "adaptive": ("random", 0.04, "builtin"),
+}
+OURS_ONLY = ("gray-4", "adaptive")  # attacks that baselines are not measured under: they have their own
+FILTERS = ("jpeg", "median", "bit_depth", "gradient_smoothing", "nutnet")
+PUBLISHED = ("rule=paper", "alpha=0.8", "beta=0.5")
+ADAPTIVE_PLACE, ADAPTIVE_AREA = "random", 0.04
+
+
+ON_ONE_CORE = """
+import contextlib, os, sys
+with contextlib.suppress(OSError):
+    os.sched_setaffinity(0, {int(sys.argv.pop(1))})
+from objectseeker.cli import main
+main()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A detector as it is observed, and the defenses that its run is evaluated with, by their names in the table."""
+
+    name: str
+    detector: str
+    masks: str
+    defenses: dict[str, str]  # name in the table: defense name, "default" or "paper"
+    own_attack: str | None = None
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    yield Row("builtin", "builtin", "halves:30", {"standard": "builtin", "paper's rule": "paper"})
+    yield Row("builtin-fast", "builtin", "bands:0.01,spacing=2.0+bands:0.01", {"fast": "builtin-fast"})
+    for name in FILTERS:
+        masks = "halves:9" if name in ("gradient_smoothing", "nutnet") else "halves:1"
+        composed = {"composition": "default"} if masks == "halves:9" else {}
+        if name != "nutnet" or options.nutnet:
+            yield Row(name, f"python:baselines:{name}", masks, composed, f"against-{name}")
+    if options.yolox:
+        yield Row(
+            "yolox", f"onnx:{options.yolox}", "halves:9", {"standard, halves:9": "default", "paper's rule": "paper"}
+        )
+
+
+def patches(options: argparse.Namespace) -> None:
+    data = open_dataset(options.dataset)
+    known = {"sample": options.sample, "seed": options.seed}
+    for name, (place, area, defense) in ATTACKS.items():
+        out = options.out / "attacks" / name
+        if (out / "attack.json").exists():
+            continue
+        system: Any = "undefended" if defense is None else "defended"
+        options_of_training = {"steps": options.steps, "device": options.device, "system": system}
+        attack_dataset(data, place, defense, Patch(area), out=out, **options_of_training, **known)
+        print(name, flush=True)
+    blank = options.out / "blank.png"
+    PIL.Image.new("RGB", (64, 64), (127, 127, 127)).save(blank)
+    attack_dataset(
+        data, "random", patch=Patch(0.04), out=options.out / "attacks" / "gray-4", patch_image=blank, **known
+    )
+    sys.path.insert(0, str(BASELINES))
+    import baselines  # type: ignore[import-not-found]
+
+    setup = load_attack(Defense.for_detector("builtin"), mode="white-box", device=options.device)
+    assert setup.white is not None
+    images = load_placed_images(data, Placement.parse(ADAPTIVE_PLACE), options.sample, options.seed)
+    for name in FILTERS:
+        out = options.out / "attacks" / f"against-{name}"
+        if (out / "attack.json").exists() or (name == "nutnet" and not options.nutnet):
+            continue
+        white = replace(setup.white, predict=Bypassed(setup.white.predict, baselines.FILTERS[name]))
+        pixels, _ = train_by_gradients(
+            replace(setup, white=white),
+            training_images(images, Placement.parse(ADAPTIVE_PLACE)),
+            label_map_of(data, setup.class_names),
+            Placement.parse(ADAPTIVE_PLACE),
+            Patch(ADAPTIVE_AREA),
+            "undefended",
+            options.steps,
+            options.seed,
+            lambda done, total: None,
+        )
+        file = options.out / f"against-{name}.png"
+        PIL.Image.fromarray(pixels).resize((960, 960), PIL.Image.Resampling.NEAREST).save(file)
+        attack_dataset(data, ADAPTIVE_PLACE, patch=Patch(ADAPTIVE_AREA), out=out, patch_image=file, **known)
+        print(f"against {name}", flush=True)
+
+
+class Bypassed:
+    """A network behind a filter, for gradients: forward through the filter, backward as if it were not there."""
+
+    def __init__(self, predict: Any, image_filter: Any) -> None:
+        self.predict, self.filter = predict, image_filter
+
+    def __call__(self, inputs: Any) -> Any:
+        import torch
+
+        pixels = inputs.detach().round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu().numpy()
+        filtered = np.stack([self.filter(np.ascontiguousarray(image)) for image in pixels])
+        seen = torch.from_numpy(filtered).to(inputs.device).permute(0, 3, 1, 2).float()
+        return self.predict(straight_through(seen, inputs))
+
+
+def observe(options: argparse.Namespace) -> None:
+    """Observe everything in processes of one core each; a requested GPU is for the built-in detector."""
+    sets = {"clean": options.dataset or json.loads((options.out / "attacks/far-1/attack.json").read_text())["dataset"]}
+    for folder in sorted((options.out / "attacks").iterdir()):
+        sets[folder.name] = f"coco:{folder / 'annotations.json'}:{folder / 'images'}"
+    jobs = []
+    for row in rows(options):
+        for name, dataset in sets.items():
+            if name != row.own_attack and (name.startswith("against-") or (row.own_attack and name in OURS_ONLY)):
+                continue
+            words = [
+                "observe",
+                dataset,
+                "-d",
+                row.detector,
+                "--masks",
+                row.masks,
+                "--out",
+                options.out / "runs" / row.name / name,
+            ]
+            words += ["--sample", options.sample, "--seed", options.seed] if name == "clean" else []
+            words += ["--device", options.device] if row.detector == "builtin" and options.device else []
+            jobs.append([str(word) for word in words])
+    jobs.sort(key=lambda words: "builtin" in words)  # the GPU's last: they are short
+    environment = os.environ | {"PYTHONPATH": f"{BASELINES}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    if options.device:
+        environment |= {"BASELINE_DEVICE": options.device, "NUTNET_DEVICE": options.device}
+    environment |= {"OMP_NUM_THREADS": "1"} | ({"NUTNET_WEIGHTS": str(options.nutnet)} if options.nutnet else {})
+    cores = sorted(os.sched_getaffinity(0))
+    free = list(cores[: options.processes])
+
+    def work(words: list[str]) -> None:
+        core = free.pop()
+        command = [sys.executable, "-c", ON_ONE_CORE, str(core), *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        free.append(core)
+        print(done.returncode, " ".join(words[-1:]), words[words.index("--out") + 1], flush=True)
+        if done.returncode:
+            print(done.stderr[-600:], flush=True)
+
+    with ThreadPoolExecutor(options.processes) as pool:
+        list(pool.map(work, jobs))
+
+
+def table(options: argparse.Namespace) -> None:
+    """Evaluate every pair of clean and attacked runs; a pair that was evaluated is not evaluated again."""
+    pairs = [
+        (row, label, named, folder)
+        for row in rows(options)
+        for folder in sorted((options.out / "runs" / row.name).glob("*"))
+        if folder.name != "clean"
+        for label, named in (row.defenses or {"": "default"}).items()
+    ]
+    with ProcessPoolExecutor(options.processes) as pool:
+        files = list(
+            pool.map(evaluate_pair, [(options.out, row.name, named, folder) for row, _, named, folder in pairs])
+        )
+    results: dict[str, dict[str, Any]] = {}
+    for (row, label, _, folder), file in zip(pairs, files, strict=True):
+        found = json.loads(file.read_text())
+        for system, name in (("undefended", row.name), ("defended", f"{row.name}, {label}")):
+            if system == "undefended" or label:
+                entry = results.setdefault(name, {"clean": found["clean"][system]["ap50"], "lost": 0})
+                entry["own" if folder.name == row.own_attack else folder.name] = found["attacked"][system]["ap50"]
+                if system == "defended":
+                    entry["lost"] += sum(found["certified_and_lost"].values())
+                    entry |= {key: found["clean"][system]["certified_recall"][key] for key in ("far", "close", "over")}
+    columns = ["clean", "gray-4", *ATTACKS, "own", "far", "close", "over", "lost"]
+    lines = [
+        {"": name} | {key: f"{entry[key]:.{0 if key == 'lost' else 1}f}" if key in entry else "-" for key in columns}
+        for name, entry in results.items()
+    ]
+    save_json(options.out / "results.json", results)
+    save_text(options.out / "table.md", to_markdown(lines))
+    print(to_markdown(lines))
+
+
+def evaluate_pair(pair: tuple[Path, str, str, Path]) -> Path:
+    """Evaluate one attacked run next to its clean one; return the file of the result."""
+    out, row, named, folder = pair
+    file = out / "results" / f"{row}-{named}-{folder.name}.json"
+    if not file.exists():
+        run, attacked = open_run(folder.parent / "clean"), open_run(folder)
+        defense = run.defense() if named in ("default", "paper") else run.bind_defense(Defense.load(named))
+        if named == "paper":
+            defense = change_settings(defense, PUBLISHED)
+        found = evaluate_attacked(run, attacked, defense)
+        file.parent.mkdir(exist_ok=True)
+        save_json(file, found.to_dict())
+    return file
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("step", choices=("patches", "observe", "table"))
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("--dataset", help="images to attack, such as voc:VOCdevkit:val")
+    parser.add_argument("--sample", type=int, default=150, help="number of images")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample and of training")
+    parser.add_argument("--steps", type=int, default=200, help="of training a patch")
+    parser.add_argument("--device", help="torch device of training, and of observing with the built-in detector")
+    parser.add_argument("--nutnet", type=Path, help="weights of NutNet, n_13.pth of its repository")
+    parser.add_argument("--yolox", type=Path, help="yolox_nano.onnx")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="that observe")
+    options = parser.parse_args()
+    if options.nutnet:
+        os.environ["NUTNET_WEIGHTS"] = str(options.nutnet)
+    options.out.mkdir(parents=True, exist_ok=True)
+    {"patches": patches, "observe": observe, "table": table}[options.step](options)
+
+
+if __name__ == "__main__":
+    main()
