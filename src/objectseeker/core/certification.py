@@ -8,7 +8,13 @@ position escapes the masks that are sufficient on their own iff none of them rem
 keep a rectangle leave one rectangle of such positions, given by four lines, and a fixed number of comparisons decides;
 bands leave a product of unions of intervals, decided class by class (`positions`), and so is what views prove together
 (`evidence`).
-Two patches at once need views that remove both: every pair of positions is decided by their classes.
+Several patches at once need views that remove all of them: every pair of positions is decided by their classes, and
+more than two by a search (`ObjectProof.withstands`).
+
+Any number of patches of any size outside the object's grown box (`threats`, location "outside"): let the pixels of the
+image change in any way except for those wholly inside that box. A mask whose kept rectangle lies among these shows what
+it showed, so the detector, a pure function of the pixels that a mask keeps, reports the same boxes under it. If such
+views prove the object it is found, whatever else changed. No patch, no position and no size enters. QED.
 """
 
 from __future__ import annotations
@@ -24,9 +30,12 @@ from objectseeker.core.evidence import Stars
 from objectseeker.core.masks import SIDES, Masks
 from objectseeker.core.notebook import certificates_html
 from objectseeker.core.observation import Observation
-from objectseeker.core.positions import PositionClasses, jointly_removed
+from objectseeker.core.positions import PositionClasses, contained_sets, jointly_removed, minimal_sets
 from objectseeker.core.threats import Patch, PatchPositions, patch_sizes
 from objectseeker.errors import ObjectSeekerError
+
+MAX_SEARCH = 5_000  # steps of the search for three positions or more that hide an object
+MAX_COMPARED = 4096  # classes that are compared with one another before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +44,9 @@ class Certificates:
 
     Of a fabrication certificate (`fabrication`) the objects are output boxes, and "hide" reads "have made".
 
-    - certified (P, N): no allowed position of patch p (of both patches, if its count is 2) hides object n. Vacuously
-      true where no position is allowed.
+    - certified (P, N): no allowed position of patch p (of all its patches, if its count is 2 or more) hides object n,
+      and if the outside is the attacker's nothing there does. Vacuously true where no position is allowed; but against
+      the outside only if some view inside the grown box proves the object, even if nothing is outside.
     - vacuous (P, N): the certified pairs that have no allowed position.
     - safe (N, M): under mask m alone, a masked box proves object n, whatever the base boxes are.
     - safe_lines (N, 4): lines XL, YT, XR, YB; a single patch escapes every safe mask that keeps a rectangle (a half
@@ -73,13 +83,35 @@ class ObjectProof:
     safe: Bools  # (M,)
     stars: Stars | None = None  # under the evidence rule
 
+    def restricted_to(self, views: Bools) -> ObjectProof:
+        """Return what only some views (M,) prove: those that nothing else the attacker owns can change."""
+        stars = None if self.stars is None else self.stars.restricted_to(views)
+        return ObjectProof(self.masks, self.safe & views, stars)
+
+    def inside(self, grown: Ints) -> ObjectProof:
+        """Return what is proven by views that keep nothing outside the rectangle `grown` (4,)."""
+        return self.restricted_to(inside_rectangles(self.masks.kept, grown))
+
+    def few_views(self, views: Bools, cost: npt.ArrayLike = 0) -> Ints | None:
+        """Return few of the views (M,) that prove the object together; None if all of them do not.
+
+        Of views that are sufficient on their own it is the one of the lowest `cost` (M,).
+        """
+        alone = np.flatnonzero(self.safe & views)
+        if len(alone):
+            return alone[[np.argmin(np.broadcast_to(cost, len(views))[alone])]]
+        return None if self.stars is None else self.stars.weakest_proof(views)
+
     def certifies(self, allowed: Ints, patch: tuple[int, int], count: int = 1) -> bool:
         """Return whether the object is proven for a patch of this size at every position in `allowed` (R, 4).
 
-        With a `count` of 2: for two such patches at any positions in them, apart, overlapping or at the same place.
+        With a `count` of 2 or more: for that many such patches at any positions in them, apart, overlapping or at the
+        same place. From 3 on a True is exact, and a False may mean that the search was too long (`withstands`).
         """
         classes = PositionClasses.of(self.masks, patch)
         grids = [classes.reached(rectangle) for rectangle in allowed]
+        if count > 2:
+            return self.withstands(grids, classes, count)
         if count == 2:
             alone = classes.hardest(grids, np.flatnonzero(self.safe))
             return bool(jointly_removed(alone).all()) or (
@@ -91,6 +123,50 @@ class ObjectProof:
             if len(x) and len(y) and (self.stars is None or not self.stars.prove(x, y, classes)):
                 return False
         return True
+
+    def withstands(self, grids: Sequence[tuple[Ints, Ints]], classes: PositionClasses, count: int) -> bool:
+        """Return whether `count` patches at positions of these classes leave views that prove the object.
+
+        Guarantee: True only if for all `count` positions, equal or not, the views that remove every one of the patches
+        prove the object.
+
+        Proof: let P be views that prove the object together. Patches that hide it touch at least one view of P, or P is
+        left and proves it. So let the first patch be one that touches a view of P: every class that does is tried, and
+        for each the views that are left need to withstand one patch less, by the same argument. With no patch left the
+        views that are left have to prove the object, which is tested. Classes whose removing views contain those of
+        another class are not tried: the other one leaves fewer views (`positions`), so if it hides nothing neither do
+        they. After MAX_SEARCH steps the answer is False: not proven, which promises nothing. QED.
+        """
+        if not any(len(x) and len(y) for x, y in grids):
+            return True
+        proving = self.safe.copy()
+        if self.stars is not None:
+            proving |= self.stars.evidence.any(axis=0)
+            proving[self.stars.center] = True
+        views = np.flatnonzero(proving)
+        removes = np.zeros((0, len(self.masks)), np.bool_)
+        if len(views):
+            hardest = classes.hardest(grids, views)
+            hardest = hardest[minimal_sets(contained_sets(hardest))] if len(hardest) <= MAX_COMPARED else hardest
+            removes = np.zeros((len(hardest), len(self.masks)), np.bool_)
+            removes[:, views] = hardest
+        reach = (~removes).sum(axis=0)  # how many classes touch a view
+        steps = 0
+
+        def hides(left: Bools, patches: int) -> bool:
+            nonlocal steps
+            steps += 1
+            few = self.few_views(left, reach)
+            if few is None or steps > MAX_SEARCH:
+                return True
+            if not patches:
+                return False
+            touching = removes[~removes[:, few].all(axis=1)]
+            rest = touching & left
+            order = np.argsort(rest.sum(axis=1), kind="stable")  # those that leave least come first
+            return any(hides(rest[place], patches - 1) for place in order.tolist())
+
+        return not hides(proving, count)
 
     def escaping_classes(self, patch: tuple[int, int]) -> Bools:
         """Return where one patch may hide the object: one entry per class of `PositionClasses.of`."""
@@ -121,6 +197,8 @@ class ObjectProof:
 # (boxes, objects): which are sufficient on their own; and each object's stars.
 Proving = tuple[Bools, Callable[[int], Stars] | None]
 Prover = Callable[[Detections], Proving]
+# Of each object's grown box (N, 4): is a view inside it sufficient on its own, and can views inside prove the object?
+InsideBoxes = Callable[[Ints], tuple[Bools, Bools]]
 
 
 def certify_objects(
@@ -179,8 +257,21 @@ def _certify_batch(
 
     square = largest_square(safe_lines)
     lines_are_all = not masks.has_bands and together is None
+
+    def inside_boxes(grown: Ints) -> tuple[Bools, Bools]:
+        inside = inside_rectangles(masks.kept[None], grown[:, None])
+        alone = (safe & inside).any(axis=1)
+        return np.asarray(alone), np.asarray(alone if together is None else inside.any(axis=1))
+
     certified, vacuous = decide(
-        safe_lines, objects.xyxy, width, height, patches, proof_of, beyond_lines=np.bool_(not lines_are_all)
+        safe_lines,
+        objects.xyxy,
+        width,
+        height,
+        patches,
+        proof_of,
+        inside_boxes,
+        beyond_lines=np.bool_(not lines_are_all),
     )
     visible = visible_area(objects.xyxy, width, height) > 0
     if not lines_are_all:
@@ -196,6 +287,7 @@ def decide(
     height: npt.ArrayLike,
     patches: Sequence[Patch],
     proof_of: Callable[[int], ObjectProof],
+    inside_boxes: InsideBoxes | None = None,
     *,
     beyond_lines: npt.ArrayLike = True,
 ) -> tuple[Bools, Bools]:
@@ -203,26 +295,52 @@ def decide(
 
     The four lines of the safe masks (`safe_lines`) decide all objects at once where they can; otherwise the object's
     proof decides. `beyond_lines` (P, N, or one for all) marks where a proof can certify against one patch
-    what the lines do not: by bands, or by combined views. An object that one patch can hide, two can hide.
+    what the lines do not: by bands, or by combined views. An object that one patch can hide, several can hide.
+
+    `inside_boxes` decides "outside" where its first answer is true or its second is false. An object that the outside
+    can hide, patches and the outside together can hide.
     """
-    certified, vacuous = _by_lines(safe_lines, objects, width, height, patches)
+    surroundings = PatchPositions.of(objects, width, height)
+    size = [patch_sizes(patch, width, height, len(objects)) for patch in patches]
+    allowed = [surroundings.allowed(patch.location, of_patch) for patch, of_patch in zip(patches, size, strict=True)]
+    certified, vacuous = _by_lines(safe_lines, size, allowed)
     possible = certified | np.broadcast_to(beyond_lines, certified.shape)
-    twice = np.array([patch.count == 2 for patch in patches], dtype=np.bool_)
-    certified = np.where(twice[:, None], vacuous, certified)  # lines say nothing about two patches
+    several = np.array([patch.count > 1 for patch in patches], dtype=np.bool_)
+    certified = np.where(several[:, None], vacuous, certified)  # lines say nothing about several patches
+    outside = np.array([patch.owns_outside for patch in patches], dtype=np.bool_)
+    only_outside = np.array([patch.location == "outside" for patch in patches], dtype=np.bool_)
+    grown = surroundings.grown()
+    if outside.any():
+        assert inside_boxes is not None
+        alone, together = inside_boxes(grown)
+        vacuous[outside] = False
+        possible[only_outside] = True
+        possible[outside] &= together
+        certified[outside] = False
+        certified[only_outside] = alone
     undecided = possible & ~certified
     if undecided.any():
-        surroundings = PatchPositions.of(objects, width, height)
-        size = [patch_sizes(patch, width, height, len(objects)) for patch in patches]
-        allowed = [
-            surroundings.allowed(patch.location, of_patch) for patch, of_patch in zip(patches, size, strict=True)
-        ]
         for n in np.flatnonzero(undecided.any(axis=0)).tolist():
             proof = proof_of(n)
+            inside, proven_inside = proof, False
+            if undecided[outside, n].any():
+                inside = proof.inside(grown[n])
+                proven_inside = inside.few_views(np.ones(len(proof.masks), np.bool_)) is not None
             for p in np.flatnonzero(undecided[:, n]).tolist():
                 pixels = int(size[p][n, 0]), int(size[p][n, 1])
-                certified[p, n] = proof.certifies(allowed[p][n], pixels, patches[p].count)
+                if only_outside[p]:
+                    certified[p, n] = proven_inside
+                elif outside[p]:
+                    certified[p, n] = proven_inside and inside.certifies(allowed[p][n], pixels, patches[p].count)
+                else:
+                    certified[p, n] = proof.certifies(allowed[p][n], pixels, patches[p].count)
     visible = visible_area(objects, width, height) > 0
     return certified & visible, vacuous & visible
+
+
+def inside_rectangles(kept: Ints, outer: Ints) -> Bools:
+    """Return whether rectangles (..., 4) lie inside others, pixel by pixel."""
+    return np.asarray((kept[..., :2] >= outer[..., :2]).all(axis=-1) & (kept[..., 2:] <= outer[..., 2:]).all(axis=-1))
 
 
 def any_box_per_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
@@ -251,24 +369,19 @@ def find_safe_lines(safe: Bools, masks: Masks) -> Ints:
     return lines
 
 
-def _by_lines(
-    safe_lines: Ints, objects: Floats, width: npt.ArrayLike, height: npt.ArrayLike, patches: Sequence[Patch]
-) -> tuple[Bools, Bools]:
+def _by_lines(safe_lines: Ints, sizes: Sequence[Ints], allowed: Sequence[Ints]) -> tuple[Bools, Bools]:
     """Return `certified` and `vacuous` (P, N) by the safe lines only, for one patch each.
 
     The positions that escape every safe mask other than bands form one rectangle, so an object is certified iff that
     rectangle meets none of the allowed ones: a fixed number of comparisons, whatever the size of image and patch.
     """
-    surroundings = PatchPositions.of(objects, width, height)
-    certified = np.empty((len(patches), len(objects)), dtype=np.bool_)
+    certified = np.empty((len(sizes), len(safe_lines)), dtype=np.bool_)
     vacuous = np.empty_like(certified)
-    for p, patch in enumerate(patches):
-        size = patch_sizes(patch, width, height, len(objects))
-        allowed = surroundings.allowed(patch.location, size)
-        first = np.maximum(allowed[..., :2], (safe_lines[:, :2] - size + 1)[:, None])
-        last = np.minimum(allowed[..., 2:], (safe_lines[:, 2:] - 1)[:, None])
+    for p, (size, rectangles) in enumerate(zip(sizes, allowed, strict=True)):
+        first = np.maximum(rectangles[..., :2], (safe_lines[:, :2] - size + 1)[:, None])
+        last = np.minimum(rectangles[..., 2:], (safe_lines[:, 2:] - 1)[:, None])
         certified[p] = ~(first <= last).all(axis=-1).any(axis=-1)
-        vacuous[p] = ~(allowed[..., :2] <= allowed[..., 2:]).all(axis=-1).any(axis=-1)
+        vacuous[p] = ~(rectangles[..., :2] <= rectangles[..., 2:]).all(axis=-1).any(axis=-1)
     return certified, vacuous
 
 

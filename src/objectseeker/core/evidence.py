@@ -93,6 +93,23 @@ class Stars:
         c, d = np.nonzero(np.triu(~jointly_removed(removes[:, safe[views]])))
         return self._prove_sets(removes, c, d, views)
 
+    def restricted_to(self, views: Bools) -> Stars:
+        """Return the stars as far as they are made of some views (M,)."""
+        rows = views[self.center]
+        return Stars(self.masks, np.where(views, self.evidence[rows], 0.0), self.center[rows])
+
+    def weakest_proof(self, views: Bools) -> Ints | None:
+        """Return few of the views (M,) that prove the object together; None if all of them do not."""
+        enough = (self.evidence @ views >= 1 + MARGIN) & views[self.center]
+        if not enough.any():
+            return None
+        star = int(np.argmax(np.where(enough, (self.evidence * views).max(axis=1), -1.0)))
+        evidence = np.where(views, self.evidence[star], 0.0)
+        strongest = np.argsort(-evidence, kind="stable")
+        strongest = np.concatenate([self.center[[star]], strongest[strongest != self.center[star]]])
+        needed = int(np.argmax(evidence[strongest].cumsum() >= 1 + MARGIN)) + 1
+        return strongest[:needed]
+
     def _along(self, axis: int, removes: Bools) -> Floats:
         """Return each star's evidence at some classes of one axis; `removes` (classes, M) are the masks.
 

@@ -151,7 +151,7 @@ def certified_scores(
     for some in row_blocks(len(detections), len(observation.all_masked) + len(observation.masks)):
         boxes = detections[some]
         visible = visible_area(boxes.xyxy, observation.width, observation.height) > 0
-        least = _least_score if patch.count == 1 else _largest_threshold
+        least = _least_score if patch.has_one_position else _largest_threshold
         scores[some] = np.where(visible, np.maximum(least(observation, boxes, patch, criteria), 0.0), 0.0)
     return scores
 

@@ -57,6 +57,9 @@ def certify_jointly(
     over all classes is taken. QED. An object that is certified for "anywhere" is counted in every class: the share of
     all objects that remain is never below their certified recall. And at every position the output has at least `boxes`
     different boxes that satisfy them: see `count_boxes`.
+
+    With proofs of views inside each object's grown box alone (`ObjectProof.inside`) the same holds if, in addition to
+    the patch, any pixels change that are outside the grown boxes of all objects that are counted.
     """
     classes = PositionClasses.of(masks, size)
     shape = len(classes.starts[0]), len(classes.starts[1])

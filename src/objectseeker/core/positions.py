@@ -58,7 +58,7 @@ class PositionClasses:
         than x', then (x, y) removes no more than (x', y).
         """
         across, down = (removes[:, views] for removes in self.removes)
-        contains = _contains(across), _contains(down)
+        contains = contained_sets(across), contained_sets(down)
         listed: Bools = np.zeros((len(across), len(down)), dtype=np.bool_)
         for grid in grids:
             x, y = (
@@ -79,7 +79,7 @@ def _classes_of(masks: Masks, patch: tuple[int, int]) -> PositionClasses:
     return PositionClasses(starts, removes)
 
 
-def _contains(sets: Bools) -> Bools:
+def contained_sets(sets: Bools) -> Bools:
     """Return [i, j]: whether set i contains set j."""
     # counts of what j has and i has not; whole numbers below 2**24, exact in float32
     return np.asarray((~sets).astype(np.float32) @ sets.T.astype(np.float32) == 0)

@@ -110,8 +110,8 @@ def frame_positions_not_fabricated(
 def _frame_positions(
     observation: Observation, objects: Detections, patch: Patch, proofs: Iterable[Sequence[ObjectProof]]
 ) -> list[FramePositions]:
-    if patch.count != 1:
-        raise ObjectSeekerError(f"certificates over time are about one patch, got a count of {patch.count}")
+    if not patch.has_one_position:
+        raise ObjectSeekerError(f"certificates over time are about one patch at one position, got {patch!r}")
     width, height = observation.width, observation.height
     size = patch.size(width, height)
     areas = PatchPositions.of(objects.xyxy, width, height).allowed(

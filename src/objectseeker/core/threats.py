@@ -11,13 +11,16 @@ import numpy.typing as npt
 
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Floats, Ints
-from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
+from objectseeker.errors import ObjectSeekerError, require_count, require_flag, require_fraction, require_number
 
 if TYPE_CHECKING:
     from objectseeker.core.rules import PruningRule
 
-PatchLocation = Literal["far", "close", "over", "anywhere"]
-PATCH_LOCATIONS: tuple[PatchLocation, ...] = get_args(PatchLocation)
+PatchLocation = Literal["far", "close", "over", "anywhere", "outside"]
+# The locations of the protocol standard-1, in its order. "outside" is not among them: only windows withstand it.
+PATCH_LOCATIONS: tuple[PatchLocation, ...] = ("far", "close", "over", "anywhere")
+ALL_LOCATIONS: tuple[PatchLocation, ...] = get_args(PatchLocation)
+MAX_PATCHES = 16
 
 FAR = 10  # a patch is far from an object when the gap exceeds 1/FAR of the image's width or height
 LONGEST_ASPECT = 1e6
@@ -25,35 +28,54 @@ LONGEST_ASPECT = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A rectangle the attacker may fill with any pixels, or two of them (`count`).
+    """A rectangle the attacker may fill with any pixels, or several of them (`count`).
 
-    `area` is its share of the image, `aspect` its width divided by its height; of two patches each has that size. A
-    patch of another shape is covered by its bounding rectangle. It may hang over the image border. `where` says which
-    positions are allowed, object by object; of two patches each may take any of them, apart, overlapping or the same:
+    `area` is its share of the image, `aspect` its width divided by its height; of several patches each has that size. A
+    patch of another shape is covered by its bounding rectangle. It may hang over the image border. `location` says
+    which positions are allowed, object by object; of several patches each may take any of them, apart, overlapping or
+    the same:
 
     - over: the patch overlaps the object's box with positive area;
     - far: it does not, and the gap exceeds 10 % of the image's width along x or 10 % of its height along y;
     - close: all other positions that do not overlap;
-    - anywhere: all positions.
+    - anywhere: all positions;
+    - outside: no patch touches the object's box grown by 10 % of the image's width and height at each side. Then
+      `area`, `aspect` and `count` mean nothing: the attacker may have any number of patches there, of any size and
+      shape. Every pixel that is not wholly inside the grown box is the attacker's.
+
+    `with_outside` gives the attacker all of that outside in addition to the patches: one carried by the object itself,
+    say, while any number of others are carried elsewhere.
     """
 
     area: float = 0.01
     aspect: float = 1.0
     location: PatchLocation = "over"
     count: int = 1
+    with_outside: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "area", require_fraction(self.area, "patch area"))
+        require_flag(self.with_outside, "with_outside")
         object.__setattr__(self, "aspect", require_number(self.aspect, "patch aspect"))
         if self.area == 0:
             raise ObjectSeekerError(f"patch area must be above 0, got {self.area!r}")
         if not 1 / LONGEST_ASPECT <= self.aspect <= LONGEST_ASPECT:
             raise ObjectSeekerError(f"patch aspect must lie within [1e-6, 1e6], got {self.aspect!r}")
-        if self.location not in PATCH_LOCATIONS:
-            raise ObjectSeekerError(f"location must be one of {', '.join(PATCH_LOCATIONS)}, got {self.location!r}")
+        if self.location not in ALL_LOCATIONS:
+            raise ObjectSeekerError(f"location must be one of {', '.join(ALL_LOCATIONS)}, got {self.location!r}")
         object.__setattr__(self, "count", require_count(self.count, "patch count"))
-        if self.count > 2:
-            raise ObjectSeekerError(f"patch count must be 1 or 2, got {self.count!r}")
+        if self.count > MAX_PATCHES:
+            raise ObjectSeekerError(f"patch count must be at most {MAX_PATCHES}, got {self.count!r}")
+
+    @property
+    def owns_outside(self) -> bool:
+        """Return whether every pixel outside the object's grown box is the attacker's."""
+        return self.with_outside or self.location == "outside"
+
+    @property
+    def has_one_position(self) -> bool:
+        """Return whether a position of one patch says all that the attacker can change."""
+        return self.count == 1 and not self.owns_outside
 
     def size(self, width: int, height: int) -> tuple[int, int]:
         """Width and height in pixels in an image of that size; both round up."""
@@ -142,10 +164,20 @@ class PatchPositions:
             near_last=-_ceil_of_sum(-objects[:, 2:], -limit),  # start - x2 <= limit / 10
         )
 
+    def grown(self) -> Ints:
+        """Return the rectangle of the pixels wholly inside each object's grown box: (N, 4).
+
+        Column i is [i, i + 1), so it is inside [x1 - limit / 10, x2 + limit / 10) iff i >= ceil(x1 - limit / 10) and
+        i + 1 <= floor(x2 + limit / 10): both ends are rounded inwards, and a pixel that is inside in part is outside.
+        """
+        ends = np.concatenate([np.maximum(self.near_first, 0), np.minimum(self.near_last, self.limit)], axis=1)
+        return np.asarray(ends)
+
     def allowed(self, location: PatchLocation, patch: Ints) -> Ints:
         """Return the allowed positions of patches of size `patch` (N, 2): (N, R, 4), R rectangles per object.
 
         A rectangle is x_first, y_first, x_last, y_last, all inclusive; it is empty where a first exceeds its last.
+        "outside": positions at which a patch shares no pixel with those that are wholly inside the grown box.
         """
         all_first, all_last = 1 - patch, self.limit - 1
         everywhere = np.concatenate([all_first, all_last], axis=1)
@@ -156,7 +188,16 @@ class PatchPositions:
             rectangles = [over]
         else:
             near = np.concatenate([self.near_first - patch, self.near_last], axis=1)
-            outer, inner = (everywhere, near) if location == "far" else (near, over)
+            grown = self.grown()
+            has_pixels = (grown[:, :2] < grown[:, 2:]).all(axis=1, keepdims=True)
+            touching = np.concatenate([grown[:, :2] - patch + 1, grown[:, 2:] - 1], axis=1)
+            none = np.concatenate([all_last + 1, all_first - 1], axis=1)  # so that nothing is taken away
+            within = np.where(has_pixels, touching, none)
+            outer, inner = {
+                "far": (everywhere, near),
+                "close": (near, over),
+                "outside": (everywhere, within),
+            }[location]
             # outer minus inner, as four rectangles that overlap at the corners: inner is always within outer or
             # beyond the image, where clipping below empties what does not exist.
             rectangles = []

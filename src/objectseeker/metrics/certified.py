@@ -15,13 +15,13 @@ import numpy as np
 
 from objectseeker.core.bounds import MARGIN, Bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
-from objectseeker.core.certification import ObjectProof, decide, visible_area
+from objectseeker.core.certification import ObjectProof, decide, inside_rectangles, visible_area
 from objectseeker.core.evidence import build_stars
 from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.rules import PruningRule
-from objectseeker.core.threats import Patch
+from objectseeker.core.threats import Patch, PatchPositions
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.metrics.image_set import ImageSet
 
@@ -113,11 +113,14 @@ def certified_targets(
     if rule.combines_views:
         # A position that no mask of any such box removes is proven by none of them, together or alone; where there are
         # no bands, lines say which those are.
-        once = [replace(patch, count=1) for patch in patches]
+        at_positions = [p for p, patch in enumerate(patches) if patch.location != "outside"]
+        once = [replace(patches[p], count=1, with_outside=False) for p in at_positions]
         lines = _escape_lines(proofs, evidence > 0)
-        beyond = beyond | decide(lines, objects, width, height, once, proof_of, beyond_lines=False)[0]
+        beyond = beyond.copy()
+        beyond[at_positions] |= decide(lines, objects, width, height, once, proof_of, beyond_lines=False)[0]
     lines = _escape_lines(proofs, evidence >= 1)
-    return decide(lines, objects, width, height, patches, proof_of, beyond_lines=beyond)
+    inside_boxes = partial(_inside_boxes, proofs, evidence)
+    return decide(lines, objects, width, height, patches, proof_of, inside_boxes, beyond_lines=beyond)
 
 
 def joint_certificates(
@@ -135,21 +138,26 @@ def joint_certificates_of(
     evidence = _evidence(proofs, rule, certification_threshold)
     image_set, checked = proofs.image_set, [require_anywhere(patch) for patch in patches]
     objects, width, height = proofs.targets()
+    grown = PatchPositions.of(objects, width, height).grown()
     visible = visible_area(objects, width, height) > 0
     first = np.searchsorted(image_set.ground_truth.image[image_set.counted], np.arange(len(image_set.images) + 1))
     found: list[list[JointCertificate]] = [[] for _ in patches]
     for image, start, end in zip(image_set.images, first, first[1:], strict=False):
         seen = image.observation
-        of_object: list[list[ObjectProof]] = [[] for _ in range(start, end)]
+        of_object: list[list[tuple[ObjectProof, Ints]]] = [[] for _ in range(start, end)]
         mine = slice(*np.searchsorted(proofs.object, [start, end]))
         targets = np.flatnonzero(visible[mine]) + mine.start  # object by object
         for target in targets:
             proof = _proof(proofs, rule, evidence, int(target))
-            of_object[int(proofs.object[target]) - start].append(proof)
+            of_object[int(proofs.object[target]) - start].append((proof, grown[target]))
         labeled = Detections(objects[targets], np.ones(len(targets)), proofs.label[targets])
         shared = rule.may_share_box(labeled, certification_threshold)
         for patch, of_patch in zip(checked, found, strict=True):
-            of_patch.append(certify_jointly(seen.masks, of_object, patch.size(seen.width, seen.height), shared))
+            alternatives = [
+                [proof.inside(box) if patch.with_outside else proof for proof, box in known] for known in of_object
+            ]
+            size = patch.size(seen.width, seen.height)
+            of_patch.append(certify_jointly(seen.masks, alternatives, size, shared))
     return found
 
 
@@ -219,6 +227,15 @@ def _escape_lines(proofs: ProofTable, decisive: Bools) -> Ints:
         lines[target, :2] = np.maximum.reduceat(kept[:, :2], first)
         lines[target, 2:] = np.minimum.reduceat(kept[:, 2:], first)
     return lines
+
+
+def _inside_boxes(proofs: ProofTable, evidence: Floats, grown: Ints) -> tuple[Bools, Bools]:
+    """Return which targets a view inside their grown box proves alone, and which such views prove at most."""
+    inside = inside_rectangles(proofs.kept[proofs.mask], grown[proofs.target]) & (evidence > 0)
+    alone, possible = np.zeros((2, len(grown)), np.bool_)
+    alone[proofs.target[inside & (evidence >= 1)]] = True
+    possible[proofs.target[inside]] = True
+    return alone, possible
 
 
 def _check(rule: PruningRule, proofs: ProofTable) -> None:

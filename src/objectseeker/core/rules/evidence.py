@@ -26,8 +26,9 @@ class Rule(PruningRule):
     ** evidence_power, and a cluster is output once the evidence of its views adds up to 1. Boxes are clustered whose
     IoA, either way, is at least 1 - cluster_distance.
 
-    Guarantee: if object g is certified against patch p, then for every allowed position of p (every two positions if
-    `p.count` is 2) and any pixels drawn there, `prune` outputs a box (with g's label, if `classwise`) that covers more
+    Guarantee: if object g is certified against patch p, then for every allowed position of p (every `p.count` positions
+    if it is 2 or more; and whatever is drawn outside g's grown box, if `p.owns_outside`) and any pixels drawn there,
+    `prune` outputs a box (with g's label, if `classwise`) that covers more
     than `certification_threshold` of g. The same holds for any other `base_threshold`. The guarantee holds in exact
     arithmetic, for a detector that is a pure function of the pixels a mask keeps. Ties are not certified; nor is an
     object without visible area.

@@ -33,7 +33,7 @@ from objectseeker.core.fabrication import (
 )
 from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.observation import Observation
-from objectseeker.core.threats import Patch
+from objectseeker.core.threats import Patch, PatchPositions
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 Overlap = Literal["ioa", "iou"]  # the covered share of the object, or the IoU with it
@@ -60,8 +60,9 @@ class PruningRule(ABC):
        at `cluster_distance`, reaches an evidence of 1.
 
     Guarantee of every such rule: if `certify` certifies object g against patch p, then for every allowed position of p
-    (every two positions if `p.count` is 2) and any pixels drawn there, `prune` outputs a box (of g's label, if
-    `classwise`) whose overlap with g exceeds the certification threshold; so it does with any other `base_threshold`.
+    (every `p.count` positions, if it is 2 or more; and whatever is drawn outside g's grown box, if `p.owns_outside`)
+    and any pixels drawn there, `prune` outputs a box (of g's label, if `classwise`) whose overlap with g exceeds the
+    certification threshold; so it does with any other `base_threshold`.
     It holds in exact arithmetic, for a detector that is a pure function of the pixels a mask keeps; ties are not
     certified. An object with no visible area is never certified. Proof: by 2 the attacker cannot change what the boxes
     of a view that removes the patch prove, and by 3 and 4 they prove it whatever else is in the observation. QED.
@@ -243,7 +244,7 @@ class PruningRule(ABC):
         """Certify every object against every patch threat.
 
         The guarantee is that of the class. Any masks work for any patch count; against two patches `Pairs` certifies
-        most.
+        most, against any number of them outside the object's grown box `Windows`.
         """
         proving = self.prover(observation, self.resolve_threshold(certification_threshold), bound)
         return certify_objects(observation, objects, patches, proving, multi_view=self.combines_views)
@@ -258,9 +259,13 @@ class PruningRule(ABC):
         bound: Bound = "exact",
     ) -> JointCertificate:
         """Return how many objects are guaranteed to remain in one output under any single patch: see `joint`."""
+        width, height = observation.width, observation.height
         proofs = list(self.object_proofs(observation, objects, certification_threshold, bound))
+        if require_anywhere(patch).with_outside:
+            grown = PatchPositions.of(objects.xyxy, width, height).grown()
+            proofs = [[proof.inside(box) for proof in known] for known, box in zip(proofs, grown, strict=True)]
         proven = objects[np.array([n for n, alternatives in enumerate(proofs) for _ in alternatives], np.int64)]
-        size = require_anywhere(patch).size(observation.width, observation.height)
+        size = patch.size(width, height)
         return certify_jointly(observation.masks, proofs, size, self.may_share_box(proven, certification_threshold))
 
     def may_share_box(self, objects: Detections, certification_threshold: float | None = None) -> Bools:
