@@ -38,6 +38,7 @@ from objectseeker.attack.universal import (
 )
 from objectseeker.attack.whitebox import straight_through
 from objectseeker.cli._settings import change_settings
+from objectseeker.core.threats import ThreatModel
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.metrics.attacked import evaluate_attacked
 from objectseeker.text import to_markdown
@@ -194,7 +195,10 @@ def observe(options: argparse.Namespace) -> None:
 
 
 def table(options: argparse.Namespace) -> None:
-    """Evaluate every pair of clean and attacked runs; a pair that was evaluated is not evaluated again."""
+    """Evaluate every pair of clean and attacked runs; a pair that was evaluated is not evaluated again.
+
+    Certificates and certified scores are about a patch of 1 %; certified and lost is about the patch that was drawn.
+    """
     pairs = [
         (row, label, named, folder)
         for row in rows(options)
@@ -202,40 +206,48 @@ def table(options: argparse.Namespace) -> None:
         if folder.name != "clean"
         for label, named in (row.defenses or {"": "default"}).items()
     ]
+    jobs = [(options.out, row.name, named, folder, area) for row, _, named, folder in pairs for area in (0.01, 0.04)]
     with ProcessPoolExecutor(options.processes) as pool:
-        files = list(
-            pool.map(evaluate_pair, [(options.out, row.name, named, folder) for row, _, named, folder in pairs])
-        )
+        files = list(pool.map(evaluate_pair, jobs))
     results: dict[str, dict[str, Any]] = {}
-    for (row, label, _, folder), file in zip(pairs, files, strict=True):
-        found = json.loads(file.read_text())
-        for system, name in (("undefended", row.name), ("defended", f"{row.name}, {label}")):
-            if system == "undefended" or label:
-                entry = results.setdefault(name, {"clean": found["clean"][system]["ap50"], "lost": 0})
-                entry["own" if folder.name == row.own_attack else folder.name] = found["attacked"][system]["ap50"]
-                if system == "defended":
-                    entry["lost"] += sum(found["certified_and_lost"].values())
-                    entry |= {key: found["clean"][system]["certified_recall"][key] for key in ("far", "close", "over")}
-    columns = ["clean", "gray-4", *ATTACKS, "own", "far", "close", "over", "lost"]
-    lines = [
-        {"": name} | {key: f"{entry[key]:.{0 if key == 'lost' else 1}f}" if key in entry else "-" for key in columns}
-        for name, entry in results.items()
-    ]
+    for (row, label, _, folder), small, large in zip(pairs, files[::2], files[1::2], strict=True):
+        found = json.loads(small.read_text())
+        attack = "own" if folder.name == row.own_attack else folder.name
+        measured = {row.name: ("undefended", "ap50")}
+        if label:
+            name = f"{row.name}, {label}"
+            measured |= {name: ("defended", "ap50"), f"{name}, output": ("defended", "output_ap50")}
+            measured |= {f"{name}, output by certified score": ("defended", "ranked_ap50")}
+        for name, (system, key) in measured.items():
+            entry = results.setdefault(name, {"clean": found["clean"][system][key]})
+            entry[attack] = found["attacked"][system][key]
+        if label:
+            entry = results[f"{row.name}, {label}"]
+            lost = [json.loads(file.read_text()) for file in (small, large)]
+            for key in ("certified_under_attack", "certified_and_lost"):
+                entry[key] = entry.get(key, 0) + sum(sum(one[key].values()) for one in lost)
+            entry |= {key: found["clean"]["defended"]["certified_recall"][key] for key in ("far", "close", "over")}
+    columns = ["clean", "gray-4", *ATTACKS, "own", "far", "close", "over"]
+    lines = []
+    for name, entry in results.items():
+        cells = {key: f"{entry[key]:.1f}" if key in entry else "-" for key in columns}
+        verdict = f"{entry['certified_and_lost']} of {entry['certified_under_attack']}" if "far" in entry else "-"
+        lines.append({"": name} | cells | {"certified and lost": verdict})
     save_json(options.out / "results.json", results)
     save_text(options.out / "table.md", to_markdown(lines))
     print(to_markdown(lines))
 
 
-def evaluate_pair(pair: tuple[Path, str, str, Path]) -> Path:
+def evaluate_pair(job: tuple[Path, str, str, Path, float]) -> Path:
     """Evaluate one attacked run next to its clean one; return the file of the result."""
-    out, row, named, folder = pair
-    file = out / "results" / f"{row}-{named}-{folder.name}.json"
+    out, row, named, folder, area = job
+    file = out / "results" / f"{row}-{named}-{folder.name}-{area:g}.json"
     if not file.exists():
         run, attacked = open_run(folder.parent / "clean"), open_run(folder)
         defense = run.defense() if named in ("default", "paper") else run.bind_defense(Defense.load(named))
         if named == "paper":
             defense = change_settings(defense, PUBLISHED)
-        found = evaluate_attacked(run, attacked, defense)
+        found = evaluate_attacked(run, attacked, defense, threat=ThreatModel(area=area))
         file.parent.mkdir(exist_ok=True)
         save_json(file, found.to_dict())
     return file

@@ -45,7 +45,13 @@ from objectseeker.runs.run import Run
 from objectseeker.text import to_html
 
 SYSTEMS = ("undefended", "defended")
-UNDER_ATTACK = ("ap50", "clean_recall", "fppi")  # metrics of both runs
+UNDER_ATTACK = {  # metrics of both runs, and their names under attack
+    "ap50": "AP50",
+    "output_ap50": "AP50 of output boxes",
+    "ranked_ap50": "AP50 by certified score",
+    "clean_recall": "recall",
+    "fppi": "FPPI",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,15 +89,14 @@ class AttackedEvaluation:
     def rows(self) -> list[dict[str, str]]:
         """Return a table: one row per metric, clean and under attack, undefended and defended."""
         labels = {key: label for label, key in ROWS.items()}
-        names = {"ap50": "AP50", "clean_recall": "recall", "fppi": labels["fppi"]}
         rows = [
-            {"": names[key]}
+            {"": name}
             | {
                 f"{system}{', attacked' if of is self.attacked else ''}": _cell(of, f"{system}.{key}")
                 for system in SYSTEMS
                 for of in (self.clean, self.attacked)
             }
-            for key in UNDER_ATTACK
+            for key, name in UNDER_ATTACK.items()
         ]
         fabricated = {
             f"{system}, attacked": format_with_interval("fppi", one.value, one)
@@ -202,6 +207,7 @@ def evaluate_attacked(
         )
         for system in SYSTEMS
         for key in UNDER_ATTACK
+        if f"{system}.{key}" in known
     }
     fabricated = {
         system: metric.boxes_per_image(of_system).interval(under_attack.tally) for system, of_system in counts.items()
