@@ -51,7 +51,7 @@ settings = {
     "default": POINT,  # what every command takes where you do not say otherwise
     "tuned": ["--defense", tuned, *POINT],
     # what runs: its base_threshold is that of the searched images
-    "as saved": ["--defense", tuned, "--attacks", attacks],
+    "as saved": ["--defense", tuned, "--attacked", attacks],
 }
 figures = {name: objectseeker("evaluate", run, *options) for name, options in settings.items()}
 seeker = Defense.load(tuned).build(*device[1:])

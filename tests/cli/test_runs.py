@@ -130,7 +130,7 @@ def test_evaluate_shows_recall_under_attack(workplace):
         "--mode",
         "black-box",
     )
-    done = run(workplace, "evaluate", "run", "--attacks", "hit/attack.json", "--out", "attacked")
+    done = run(workplace, "evaluate", "run", "--attacked", "hit/attack.json", "--out", "attacked")
     assert "under attack (upper bound)" in done.stdout
     assert "under attack (upper bound)" in (workplace / "attacked" / "evaluation.md").read_text()
     recall = json.loads((workplace / "attacked" / "evaluation.json").read_text())["under_attack"]
@@ -143,13 +143,13 @@ def test_evaluate_shows_recall_under_attack(workplace):
         (["--patch-area", "2%"], "0.01 of the image"),
         (["--certification-threshold", 0.1], "0.0, requested 0.1"),
     ):
-        done = run(workplace, "evaluate", "run", "--attacks", "hit/attack.json", *change, code=2)
+        done = run(workplace, "evaluate", "run", "--attacked", "hit/attack.json", *change, code=2)
         assert message in done.stderr
     run(workplace, *OBSERVE, "--out", "other-masks", "--masks", "halves:4")
-    done = run(workplace, "evaluate", "other-masks", "--attacks", "hit/attack.json", code=2)
+    done = run(workplace, "evaluate", "other-masks", "--attacked", "hit/attack.json", code=2)
     assert "masks halves:6, requested halves:4" in done.stderr
     (workplace / "broken.json").write_text("{}")
-    done = run(workplace, "evaluate", "run", "--attacks", "broken.json", code=2)
+    done = run(workplace, "evaluate", "run", "--attacked", "broken.json", code=2)
     assert "not an attack.json: got broken.json" in done.stderr
 
 

@@ -87,7 +87,7 @@ def test_the_command_writes_both_sides(photos):
     words = [word for one in settings for word in ("--set", one)]
     words = ["detect", "attacked.png", "-d", "python:tricked:fooled", *words]
     done = command.run(photos, *words, "--certify", "--out", "both")
-    assert "certified anywhere: 1 of 2 boxes against hiding, 1 against fabrication" in done.stdout
+    assert ["anywhere", "1", "1"] in [line.split() for line in done.stdout.splitlines()]
     rows = list(csv.DictReader((photos / "both" / "boxes.csv").open()))
     verdicts = [(row["class"], row["certified_not_fabricated_anywhere"]) for row in rows]
     assert verdicts == [("person", "True"), ("car", "False")]

@@ -12,7 +12,8 @@ from typer.core import TyperGroup
 import objectseeker
 from objectseeker.cli._console import be_quiet, be_verbose, log, stdout_console
 
-GLOBAL_OPTIONS = ("quiet", "verbose")  # may stand before the verb and after it
+GLOBAL_OPTIONS = ("quiet", "verbose")  # accepted before the verb and after it
+PANELS = ("Input", "Defense", "Threat", "Output", "Advanced")  # of options in help, in this order; others before Output
 
 
 class Interrupted(BaseException):
@@ -70,7 +71,7 @@ def _root(
 def program() -> Any:
     """Return the command line, ready to be called.
 
-    In the help of every verb, flags show no type, options of all verbs come last, and examples follow the options.
+    In the help of every verb options are in panels, those of all verbs are last, and examples follow the options.
     """
     root: Any = typer.main.get_command(app)
     shared = [copy(option) for option in root.params if option.name in GLOBAL_OPTIONS]
@@ -85,9 +86,15 @@ def program() -> Any:
         for option in command.get_params(command.context_class(command, parent=context)):
             if getattr(option, "is_flag", False):
                 option.metavar = ""
-            if command is not root and option.name == "help":
-                option.rich_help_panel = "Advanced"
+            if command is not root and option.param_type_name == "option":
+                option.rich_help_panel = "Advanced" if option.name == "help" else option.rich_help_panel or "Input"
+        command.params.sort(key=_panel_rank)
     return root
+
+
+def _panel_rank(option: Any) -> int:
+    panel = getattr(option, "rich_help_panel", None)
+    return PANELS.index(panel) if panel in PANELS else PANELS.index("Output") - 1
 
 
 def commands(group: Any, before: str = "") -> dict[str, Any]:

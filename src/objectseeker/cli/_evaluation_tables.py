@@ -12,7 +12,7 @@ from objectseeker.files.atomic import save_json, save_text
 from objectseeker.metrics.evaluation import Evaluation
 from objectseeker.metrics.settings import describe_operating_point
 from objectseeker.metrics.slices import SliceMetrics, describe_worst, worst_slices
-from objectseeker.text import per_image, percent, to_csv, to_markdown, transpose
+from objectseeker.text import per_image, percent, plural, to_csv, to_markdown, transpose
 
 UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defense, as `attack` writes it
 
@@ -25,7 +25,6 @@ DEFINITIONS = (
     "one output box may cover several of them.",
     "boxes guaranteed per image: the output boxes that cover these objects at least: one per class, or one if "
     "the rule is class-agnostic; under the IoU rule more.",
-    "spurious boxes: boxes that masks add to clean images and that overlap no object of their class.",
     "false alerts: clean images to whose boxes masks add one.",
     "not fabricated: the share of the output boxes that match an object (true positives), or none (false positives), "
     "that no patch far from the box, or anywhere, can have made.",
@@ -69,19 +68,34 @@ def caveats(found: Evaluation) -> list[str]:
     lines = [*found.caveats]
     if found.defended.vacuous_far:
         lines.append(
-            f"{found.defended.vacuous_far} objects are certified far only because no position is far from them"
+            f"{found.defended.vacuous_far} of the objects certified far are so large that no position is far from them"
         )
     if found.ignored_objects:
-        lines.append(f"{found.ignored_objects} more objects are ignored (difficult, crowd)")
+        lines.append(f"not counted: {plural(found.ignored_objects, 'object')} marked difficult or crowd")
     if not found.intervals:
         lines.append(f"no confidence intervals: {found.images:,} images are too many to keep a tally of each")
     return lines
 
 
+def summarize(found: Evaluation) -> str:
+    """Return what the defense certifies and what it costs, in one sentence."""
+    recall = found.defended.certified_recall()
+    if recall["anywhere"] is None or recall["far"] is None:
+        return f"The operating point is not reached: AP50 is {found.defended.ap50:.1f}, nothing is certified."
+    cost = found.undefended.ap50 - found.defended.ap50
+    return (
+        f"Certified: {recall['anywhere']:.1f} % of {plural(found.objects, 'object')} against "
+        f"{found.settings.threat.describe()} anywhere, {recall['far']:.1f} % far from them. "
+        f"AP50 {'lost' if cost >= 0 else 'gained'}: {abs(cost):.1f} points."
+    )
+
+
 def title_of(found: Evaluation) -> str:
     """Return protocol, operating point and number of images."""
     where = describe_operating_point(found.settings)
-    return f"{found.settings.protocol()}, {where}: {found.images:,} images, {found.objects:,} objects; 95 % intervals"
+    counts = f"{plural(found.images, 'image')}, {plural(found.objects, 'object')}"
+    intervals = "; 95 % intervals" if found.intervals else ""
+    return f"protocol: {found.settings.protocol()}; {where}; {counts}{intervals}"
 
 
 def explain(found: Evaluation) -> list[str]:
@@ -90,11 +104,12 @@ def explain(found: Evaluation) -> list[str]:
     rule = settings.rule if found.defended.point is None else found.defended.point.rule
     threshold = rule.resolve_threshold(settings.threat.certification_threshold)
     threat = settings.threat
+    values = [f"{name}={value}" for name, value in rule.settings().items() if value is not None]
     count = "one patch" if threat.count == 1 else f"{threat.count} patches"
     return [
         f"threat: {count} of {threat.area:.2%} of the image, aspect {threat.aspect:g}; T = {threshold:g}, "
         f"{threat.bound} bound",
-        f"rule: {rule}",
+        f"rule: {rule.name}; {', '.join(values)}",
         *DEFINITIONS,
     ]
 
@@ -139,6 +154,7 @@ def render_terminal(
 ) -> list[Any]:
     """Return the parts of the output of `evaluate`: tables and lines."""
     return [
+        summarize(found),
         terminal_table(title_of(found), found.rows()),
         *caveats(found),
         *attack_for_terminal(attacked),
@@ -226,7 +242,7 @@ def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Seq
         save_text(out / "slices.csv", to_csv([one.to_row() for one in slices]))
     text = [
         to_markdown(found.rows()),
-        "\n".join(f"- {line}" for line in [title_of(found), *caveats(found), *explain(found)]),
+        "\n".join(f"- {line}" for line in [summarize(found), title_of(found), *caveats(found), *explain(found)]),
         *attack_in_markdown(attacked),
         to_markdown(class_rows(found)),
         slices_in_markdown(slices),

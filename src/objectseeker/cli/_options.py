@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from objectseeker.metrics.slices import ImageTags
     from objectseeker.runs.run import Run
 
-DATASET = "coco:FILE.json:IMAGES, voc:DIR:SPLIT, kitti:DIR, yolo:DIR, mot:DIR, a folder, ..."
+DATASET = "coco:FILE.json:IMAGES, voc:DIR:SPLIT, yolo:DIR, or a folder."
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel="Output")]
@@ -32,10 +32,10 @@ PatchArea = Annotated[
     str, typer.Option(metavar="SHARE", help="Share of the image. [1%]", show_default=False, rich_help_panel="Threat")
 ]
 PatchAspect = Annotated[
-    float, typer.Option(help="Width divided by height. [1]", show_default=False, rich_help_panel="Threat")
+    float, typer.Option(metavar="X", help="Width divided by height. [1]", show_default=False, rich_help_panel="Threat")
 ]
 PatchCount = Annotated[
-    int, typer.Option(help="Patches at the same time. [1]", show_default=False, rich_help_panel="Threat")
+    int, typer.Option(metavar="N", help="Patches at the same time. [1]", show_default=False, rich_help_panel="Threat")
 ]
 DefenseName = Annotated[
     Path | None,
@@ -122,7 +122,7 @@ class ThreatModelOptions:
     patch_count: PatchCount = 1
     certification_threshold: Annotated[
         float | None,
-        typer.Option(help="T, the overlap to exceed. [0]", rich_help_panel="Threat"),
+        typer.Option(metavar="X", help="T, the overlap to exceed. [0]", rich_help_panel="Threat"),
     ] = None
 
     def threat_model(self) -> ThreatModel:
@@ -144,7 +144,8 @@ class PatchOptions:
     patch_aspect: PatchAspect = 1.0
     patch_count: PatchCount = 1
     patch_location: Annotated[
-        str, typer.Option(help="Location relative to the object: far, close, over, anywhere.", rich_help_panel="Threat")
+        str,
+        typer.Option(metavar="LOCATION", help="far, close, over or anywhere.", rich_help_panel="Threat"),
     ] = "over"
 
     def patch(self) -> Patch:
@@ -156,22 +157,24 @@ OperatingPoint = Annotated[
     str | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="Measure at clean_recall=0.8, fppi=1 or base_threshold=0.3. Default: the defense's own.",
+        help="At clean_recall=0.8, fppi=1 or base_threshold=0.3.",
+        rich_help_panel="Defense",
     ),
 ]
 TagsFile = Annotated[
     Path | None,
-    typer.Option("--tags", metavar="FILE", help="Tags of images: CSV with columns image,..., or a COCO file."),
+    typer.Option("--tags", metavar="FILE", help="Tags of images: CSV with a column image, or COCO."),
 ]
 Slices = Annotated[
     list[str] | None,
     typer.Option(
         "--by",
         metavar="COLUMN[=VALUE]",
-        help="Slices: class, size or a column of --tags; repeatable. Names the worst.",
+        help="Slices: class, size, a column of --tags; repeatable.",
+        rich_help_panel="Output",
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.", rich_help_panel="Advanced")]
+Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:1.", rich_help_panel="Advanced")]
 ClassMap = Annotated[
     str | None,
     typer.Option(
@@ -192,7 +195,7 @@ TrustDetector = Annotated[
     bool,
     typer.Option(
         "--trust-detector",
-        help="Confirm that it is the same detector.",
+        help="Confirm it is the same one.",
         rich_help_panel="Advanced",
     ),
 ]
@@ -291,10 +294,10 @@ def read_class_map(text: str) -> dict[str, str]:
 
 
 def print_rule(defense: Defense) -> None:
-    """Print the rule and masks of a defense that comes from no file, as they can be typed again."""
-    values = defense.rule.settings().items()
-    shown = ", ".join(f"{name} {value!r}" for name, value in values if value is not None)
-    stderr_console.print(f"rule: {shown}; masks {defense.masks}, fill {defense.fill}")
+    """Print the rule, its thresholds and the masks; `defense show` prints all settings."""
+    values = {name: getattr(defense.rule, name) for name in ("base_threshold", "mask_threshold", "evidence_threshold")}
+    shown = ", ".join(f"{name} {value!r}" for name, value in values.items() if value is not None)
+    stderr_console.print(f"rule: {defense.rule.name}, {shown}; masks {defense.masks}")
 
 
 def open_run(folder: Path) -> Run:

@@ -31,16 +31,16 @@ class TrackOptions:
         list[str] | None,
         typer.Option(
             metavar="FRAMES[:N]",
-            help="Frames per window, and detections required in it (1); repeatable. Default: 4, 8, 16.",
-            rich_help_panel="Sequences",
+            help="Frames, and detections in them; repeatable.",
+            rich_help_panel="Threat",
         ),
     ] = None
     max_motion: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PIXELS",
-            help="Patch motion per frame at most, or any; repeatable. Default: 0, 2, 8, any.",
-            rich_help_panel="Sequences",
+            help="Patch motion per frame, or any; repeatable.",
+            rich_help_panel="Threat",
         ),
     ] = None
 

@@ -9,7 +9,15 @@ import typer
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, progress, stderr_console, stdout_console, terminal_table
+from objectseeker.cli._console import (
+    escape,
+    print_json,
+    print_next,
+    progress,
+    stderr_console,
+    stdout_console,
+    terminal_table,
+)
 from objectseeker.cli._options import DefenseOptions, Json, PatchOptions, expand_groups, open_run, print_rule
 
 if TYPE_CHECKING:
@@ -26,17 +34,21 @@ def attack(
     ],
     defense: DefenseOptions,
     threat: PatchOptions,
-    out: Annotated[Path, typer.Option(help="Folder for attack.json, images and loss curves.")] = Path("attack"),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for attack.json and images.", rich_help_panel="Output")
+    ] = Path("attack"),
     max_objects: Annotated[
         int | None, typer.Option(help="Attack at most N objects. [5]", metavar="N", show_default=False)
     ] = None,
-    steps: Annotated[int, typer.Option(help="Optimization steps per patch.")] = 100,
-    restarts: Annotated[int | None, typer.Option(help="Patches per object. [3]", show_default=False)] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Optimization steps per patch.")] = 100,
+    restarts: Annotated[
+        int | None, typer.Option(metavar="N", help="Patches per object. [3]", show_default=False)
+    ] = None,
     universal: Annotated[
         str | None,
         typer.Option(
             metavar="PLACE",
-            help="One patch for a DATASET: corner, far, random or on:CLASS.",
+            help="One patch per dataset: corner, far, random, on:CLASS.",
             rich_help_panel=UNIVERSAL,
         ),
     ] = None,
@@ -44,21 +56,22 @@ def attack(
         Path | None, typer.Option(metavar="FILE", help="Draw this patch, train none.", rich_help_panel=UNIVERSAL)
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Number of images to draw at random.", rich_help_panel=UNIVERSAL)
+        int | None,
+        typer.Option(metavar="N", min=1, help="Number of images to draw at random.", rich_help_panel=UNIVERSAL),
     ] = None,
     mode: Annotated[
         str | None,
-        typer.Option(
-            help="white-box (gradients) or black-box (boxes only). Default: what works.", rich_help_panel=ADVANCED
-        ),
+        typer.Option(metavar="MODE", help="white-box (gradients) or black-box (boxes).", rich_help_panel=ADVANCED),
     ] = None,
     certification_threshold: Annotated[
         float | None,
-        typer.Option(help="T: overlap with the object to exceed. Default: the rule's.", rich_help_panel=ADVANCED),
+        typer.Option(metavar="X", help="T, the overlap to exceed. [0]", rich_help_panel="Threat"),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.", rich_help_panel=ADVANCED)] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:1.", rich_help_panel=ADVANCED)
+    ] = None,
     seed: Annotated[
-        int, typer.Option(help="Seed of objects, positions and initial pixels.", rich_help_panel=ADVANCED)
+        int, typer.Option(metavar="N", help="Seed of objects and positions.", rich_help_panel=ADVANCED)
     ] = 0,
     as_json: Json = False,
 ) -> None:
@@ -168,9 +181,8 @@ def _attack_dataset(
         return
     drawn = sum(map(len, result.rectangles.values()))
     trained = "" if result.system is None else f", trained {result.mode} against the {result.system} detector"
-    stdout_console.print(f"{drawn} patches in {len(result.rectangles)} images{escape(trained)}: {escape(str(out))}")
-    folder = escape(str(out))
-    stdout_console.print(f"Next: objectseeker observe coco:{folder}/annotations.json:{folder}/images --out RUN2")
+    stdout_console.print(f"{drawn} patches in {len(result.rectangles)} images{trained}: {escape(str(out))}")
+    print_next(f"objectseeker observe coco:{out}/annotations.json:{out}/images --out RUN2")
     stdout_console.print("then: objectseeker evaluate RUN --attacked RUN2")
 
 
@@ -193,5 +205,5 @@ def print_result(result: AttackResult, out: Path, run: Path | None) -> None:
         stdout_console.print(f"{count} objects not attacked: {reason}")
     stdout_console.print(f"Annotated images, loss curves and attack.json: {escape(str(out))}")
     if run is not None:
-        command = f"objectseeker evaluate {run} --attacks {out / 'attack.json'}"
+        command = f"objectseeker evaluate {run} --attacked {out / 'attack.json'}"
         stdout_console.print(f"Next: {escape(command)}")

@@ -21,7 +21,8 @@ def demo(
     settings: Settings = None,
     patch_area: PatchArea = "1%",
     out: Annotated[
-        Path, typer.Option(help="Folder for the report and the annotated images.", rich_help_panel="Output")
+        Path,
+        typer.Option(metavar="DIR", help="Folder for the report and the annotated images.", rich_help_panel="Output"),
     ] = Path("demo"),
     as_json: Json = False,
 ) -> None:

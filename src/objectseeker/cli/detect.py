@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,15 @@ import typer
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import Interrupted, app
-from objectseeker.cli._console import escape, print_json, progress, stderr_console, stdout_console
+from objectseeker.cli._console import (
+    escape,
+    print_json,
+    print_next,
+    progress,
+    stderr_console,
+    stdout_console,
+    terminal_table,
+)
 from objectseeker.cli._options import (
     AllowOutsidePaths,
     ClassMap,
@@ -38,7 +47,7 @@ def detect(
             help="Images, folders, a dataset or a video.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the results.", rich_help_panel="Output")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.", rich_help_panel="Output")],
     defense: DefenseOptions,
     annotate: Annotated[
         bool, typer.Option(help="Write annotated images or video.", show_default=False, rich_help_panel="Output")
@@ -51,19 +60,19 @@ def detect(
         bool,
         typer.Option(
             "--only-certified",
-            help="Output only boxes that no patch anywhere can have made.",
+            help="Output only boxes no patch made.",
             rich_help_panel="Threat",
         ),
     ] = False,
     *,
     threat: ThreatModelOptions,
-    stride: Annotated[int, typer.Option(help="Use every n-th frame.", rich_help_panel="Video")] = 1,
+    stride: Annotated[int, typer.Option(metavar="N", help="Use every n-th frame.", rich_help_panel="Video")] = 1,
     start: Annotated[
         str | None, typer.Option(metavar="TIME", help="Start at 90 or 1:30.", rich_help_panel="Video")
     ] = None,
     end: Annotated[str | None, typer.Option(metavar="TIME", help="Stop before this.", rich_help_panel="Video")] = None,
     fps: Annotated[
-        float | None, typer.Option(help="Of a folder of frames. Default: 25.", rich_help_panel="Video")
+        float | None, typer.Option(metavar="X", help="Of a folder of frames. Default: 25.", rich_help_panel="Video")
     ] = None,
     class_map: ClassMap = None,
     allow_outside_paths: AllowOutsidePaths = False,
@@ -116,15 +125,30 @@ def detect(
             _print_totals(run.totals, as_json=as_json)
         raise Interrupted(f"{run.kept}.") from None
     _print_totals(run.totals, as_json=as_json)
+    if not as_json and run.totals.images:
+        print_next(_next_step(defense, out))
     if run.totals.exit_status:
         raise typer.Exit(run.totals.exit_status)
+
+
+def _next_step(options: DefenseOptions, out: Path) -> str:
+    """Return the command to run next: tune an untuned defense, or serve this one."""
+    if options.defense is None and (options.detector or "builtin") != "builtin":
+        detector = shlex.quote(str(options.detector))
+        return (
+            f"objectseeker observe IMAGES --detector {detector} --out run, then tune: this rule is the general default"
+        )
+    return f"objectseeker serve --defense {shlex.quote(str(out / 'defense.json'))}"
 
 
 def _print_totals(totals: DetectionTotals, *, as_json: bool) -> None:
     if as_json:
         print_json(totals.to_dict())
     else:
-        for line in totals.describe():
+        stdout_console.print(escape(totals.headline))
+        if rows := totals.certificate_rows():
+            stdout_console.print(terminal_table("certified boxes, by the location of the patch", rows))
+        for line in totals.notes():
             stdout_console.print(escape(line))
         for name in totals.flagged_names:
             stdout_console.print(f"[bold red]alert:[/] {escape(name)}")

@@ -39,39 +39,42 @@ def evaluate(
     operating_point: OperatingPoint = None,
     tags: TagsFile = None,
     slices: Slices = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Print definitions, threat and rule in full.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print definitions, threat and rule in full.", rich_help_panel="Output")
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for evaluation.json, .csv and .md, slices.csv, tracks.csv.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for evaluation.json and tables.", rich_help_panel="Output"),
     ] = None,
     objects: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the certificates of every object, as CSV.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the certificates of every object, as CSV.", rich_help_panel="Output"),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write every analysis of the paper, as CSV, SVG and PNG.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write every analysis of the paper, as CSV and SVG.", rich_help_panel="Output"
+        ),
     ] = None,
     as_json: Json = False,
     *,
     threat: ThreatModelOptions,
     tracks: TrackOptions,
     bound: Annotated[
-        str, typer.Option(help="Bound of certificates: exact or paper.", rich_help_panel="Threat")
+        str, typer.Option(metavar="BOUND", help="Bound: exact or paper.", rich_help_panel="Threat")
     ] = "exact",
     cross_tune: Annotated[
         float | None,
         typer.Option(
             metavar="POINTS",
-            help="Tune on each half of the images with this AP50 loss at most; measure the other half.",
+            help="Tune on half the images, at this AP50 loss.",
             rich_help_panel="Advanced",
         ),
     ] = None,
     attacked: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Run of the same images under attack: AP50 and recall of both."),
-    ] = None,
-    attacks: Annotated[
-        Path | None,
         typer.Option(
-            metavar="FILE", help="attack.json of this defense: adds recall under attack.", rich_help_panel="Advanced"
+            metavar="RUN|FILE", help="Run of the images under attack, or attack.json.", rich_help_panel="Threat"
         ),
     ] = None,
     detectorguard: Annotated[
@@ -82,7 +85,8 @@ def evaluate(
 
     Everything is measured at the defense's own base threshold, as detect applies it, or with --operating-point
     elsewhere on its curve. Of several runs, each is compared with the first, image by image where they hold the same
-    images. With --attacked it measures what an attack on the same images takes. With --cross-tune every run gets the
+    images. With --attacked RUN it measures what an attack on the same images takes, with --attacked FILE recall under
+    attack. With --cross-tune every run gets the
     rule that suits it. Without annotations only --objects is possible: the objects are the boxes that the defended
     detector outputs.
 
@@ -106,7 +110,7 @@ def evaluate(
         return
     run = open_run(runs[0])
     chosen = defense.build(run)
-    if attacked is not None:
+    if attacked is not None and attacked.is_dir():
         _compare_attacked(run, open_run(attacked), chosen, model, point, out, as_json)
         return
     warn_unsuitable_masks(chosen.masks, threat.patch_count)
@@ -128,11 +132,11 @@ def evaluate(
         found = metrics.evaluate(run, chosen, threat=model, **point, tracks=criteria, on_image=bar.advance)
     deployed = found.deployed or chosen
     under_attack = None
-    if attacks is not None:
+    if attacked is not None:
         from objectseeker.attack.metrics import read_recall
 
         threshold = chosen.rule.resolve_threshold(model.certification_threshold)
-        under_attack = read_recall(attacks, deployed, model.patches(), certification_threshold=threshold)
+        under_attack = read_recall(attacked, deployed, model.patches(), certification_threshold=threshold)
     rows = []
     if requested and found.defended.point is not None:
         rows = measure_slices(found.tally, tagged, requested, model)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from objectseeker.gate.judge import GateResult
 
 
-COLORS = {"pass": "green", "fail": "bold red", "undecided": "yellow"}
+COLORS = {"pass": "green", "fail": "bold red", "undecided": "yellow", "refuted": "bold red"}
 
 
 @app.command()
@@ -24,13 +24,13 @@ def gate(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Folder that observe wrote.")] = None,
     policy: Annotated[Path | None, typer.Option(metavar="FILE", help="Requirements, as TOML.")] = None,
     defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Defense to judge. Default: the rule for the run's detector.")
+        Path | None, typer.Option(metavar="FILE", help="Defense to judge.", rich_help_panel="Defense")
     ] = None,
     baseline: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Previous release: a run of the same images.")
     ] = None,
     baseline_defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Defense of the baseline. Default: the rule that is judged.")
+        Path | None, typer.Option(metavar="FILE", help="Defense of the baseline.", rich_help_panel="Defense")
     ] = None,
     attack_results: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="attack.json of exactly this defense; repeatable.")
@@ -42,15 +42,21 @@ def gate(
         Path | None, typer.Option(metavar="FILE", help="Slices: CSV with columns image,..., or a COCO file.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for gate.json, junit.xml, gate.md and gate.html.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder for gate.json, junit.xml, gate.md, gate.html.", rich_help_panel="Output"
+        ),
     ] = None,
     audit_bundle: Annotated[
-        Path | None, typer.Option(metavar="FILE.zip", help="Everything behind the verdict; see verify.")
+        Path | None,
+        typer.Option(metavar="FILE.zip", help="Everything behind the verdict; see verify.", rich_help_panel="Output"),
     ] = None,
     allow_undecided: Annotated[
-        bool, typer.Option("--allow-undecided", help="Exit 0 if no requirement fails, even if some are undecided.")
+        bool, typer.Option("--allow-undecided", help="Exit 0 if no requirement fails.", rich_help_panel="Advanced")
     ] = False,
-    example: Annotated[bool, typer.Option("--example", help="Print a commented policy to start from.")] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a commented policy to start from.", rich_help_panel="Output")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Hold a run against a policy: pass, fail or undecided, at the ends of confidence intervals.
@@ -98,8 +104,9 @@ def gate(
     if as_json:
         print_json(result.to_dict() | ({} if digest is None else {"audit_bundle_sha256": digest}))
     else:
+        color = COLORS[result.verdict]
+        stdout_console.print(f"[{color}]{result.verdict}[/]: {escape(result.summarize())}")
         print_verdict(result)
-        stdout_console.print(f"[bold]{result.verdict}[/]: {escape(result.summarize())}")
         if out is not None:
             stdout_console.print(f"Page, tables and junit.xml: {escape(str(out))}")
         if audit_bundle is not None:

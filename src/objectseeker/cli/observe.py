@@ -31,65 +31,61 @@ INPUT, OUTPUT, ADVANCED = "Input", "Output", "Advanced"
 def observe(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help=DATASET)],
     *,
-    limit: Annotated[int | None, typer.Option(min=1, help="Number of images to observe.", rich_help_panel=INPUT)] = (
-        None
-    ),
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of images to observe.", rich_help_panel=INPUT)
+    ] = (None),
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Number of images to draw at random.", rich_help_panel=INPUT)
+        int | None, typer.Option(metavar="N", min=1, help="Number of images to draw at random.", rich_help_panel=INPUT)
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="Seed of --sample; a larger sample adds to a smaller. Default: 0.", rich_help_panel=INPUT
-        ),
+        typer.Option(metavar="N", min=0, help="Seed of --sample; a larger sample adds images.", rich_help_panel=INPUT),
     ] = None,
     class_map: ClassMap = None,
     defense: DefenseOptions,
     out: Annotated[
-        Path, typer.Option(help="Folder of the run, new or one to resume or enlarge.", rich_help_panel=OUTPUT)
+        Path, typer.Option(metavar="DIR", help="Folder of the run; one that exists is resumed.", rich_help_panel=OUTPUT)
     ],
     masks: Annotated[
         str | None,
         typer.Option(
             metavar="RECIPE",
-            help="Masks, such as halves:30, pairs:10 or bands:1%. Default: the defense's.",
+            help="Masks, such as halves:30, pairs:10 or bands:1%.",
             rich_help_panel="Defense",
         ),
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="cpu, cuda (all GPUs of this machine), or named: cuda:0,cuda:1.", rich_help_panel=ADVANCED),
+        typer.Option(metavar="DEVICES", help="cpu, cuda (all GPUs), or cuda:0,cuda:1.", rich_help_panel=ADVANCED),
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS|auto|local",
-            help="Observe on a Ray cluster; local starts one on this machine.",
+            metavar="ADDRESS|local",
+            help="Observe on a Ray cluster; local: here.",
             rich_help_panel=ADVANCED,
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of Ray workers. Default: as many as fit.", rich_help_panel=ADVANCED),
+        typer.Option(metavar="N", min=1, help="Number of Ray workers.", rich_help_panel=ADVANCED),
     ] = None,
     base_floor: Annotated[
-        float, typer.Option(help="Lowest score that is stored for base boxes.", rich_help_panel=ADVANCED)
+        float, typer.Option(metavar="X", help="Lowest stored base score.", rich_help_panel=ADVANCED)
     ] = 0.01,
     mask_floor: Annotated[
-        float, typer.Option(help="Lowest score that is stored for masked boxes.", rich_help_panel=ADVANCED)
+        float, typer.Option(metavar="X", help="Lowest stored masked score.", rich_help_panel=ADVANCED)
     ] = 0.1,
     strict: Annotated[
         bool,
-        typer.Option(
-            "--strict", help="Reject unusable annotations instead of skipping them.", rich_help_panel=ADVANCED
-        ),
+        typer.Option("--strict", help="Reject unusable annotations.", rich_help_panel=ADVANCED),
     ] = False,
     allow_outside_paths: AllowOutsidePaths = False,
     trust_detector: Annotated[
         bool,
         typer.Option(
             "--trust-detector",
-            help="Resume a run though the detector cannot be verified to be the same.",
+            help="Confirm it is the same detector.",
             rich_help_panel=ADVANCED,
         ),
     ] = False,

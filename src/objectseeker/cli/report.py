@@ -33,14 +33,16 @@ def report(
     tags: TagsFile = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Run to compare with: of the same images, or this one."),
+        typer.Option(metavar="RUN", help="Run to compare with, of the same images."),
     ] = None,
     baseline_defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Defense of the baseline. Default: the rule of this report.")
+        Path | None, typer.Option(metavar="FILE", help="Defense of the baseline.", rich_help_panel="Defense")
     ] = None,
-    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", rich_help_panel="Output")] = Path(
+        "report.html"
+    ),
     embed_images: Annotated[
-        bool, typer.Option(help="Put the images into the file, or into a folder next to it.")
+        bool, typer.Option(help="Images in the file, or next to it.", show_default=False, rich_help_panel="Output")
     ] = True,
     as_json: Json = False,
     *,

@@ -38,26 +38,29 @@ def complete_limit(incomplete: str) -> list[str]:
 def serve(
     defense: DefenseOptions,
     threat: ThreatModelOptions,
-    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on.", rich_help_panel=SERVER)
+    ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.", rich_help_panel=SERVER)
+        int,
+        typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0: any free one.", rich_help_panel=SERVER),
     ] = 8000,
     limits: Annotated[
         list[str] | None,
         typer.Option(
             "--limit",
             metavar="KEY=VALUE",
-            help="Change a limit on what requests may cost; repeatable. Keys: above.",
+            help="Change a limit of requests; repeatable. Keys: above.",
             autocompletion=complete_limit,
             rich_help_panel=SERVER,
         ),
     ] = None,
     model_name: Annotated[
-        str, typer.Option(help="Name of the model in the Open Inference Protocol.", rich_help_panel="Advanced")
+        str, typer.Option(metavar="NAME", help="Name of the model in the protocol.", rich_help_panel="Advanced")
     ] = "objectseeker",
     device: Annotated[
         str | None,
-        typer.Option(help="cpu, cuda (all GPUs of this machine), or named: cuda:0,cuda:1.", rich_help_panel="Advanced"),
+        typer.Option(metavar="DEVICES", help="cpu, cuda (all GPUs), or cuda:0,cuda:1.", rich_help_panel="Advanced"),
     ] = None,
     trust_detector: TrustDetector = False,
 ) -> None:

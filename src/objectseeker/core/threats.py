@@ -107,6 +107,12 @@ class ThreatModel:
         """Return the patch at every location, in the order of PATCH_LOCATIONS."""
         return [Patch(self.area, self.aspect, where, self.count) for where in PATCH_LOCATIONS]
 
+    def describe(self) -> str:
+        """Describe the patches as a short phrase."""
+        subject = "a patch" if self.count == 1 else f"{self.count} patches"
+        aspect = "" if self.aspect == 1 else f", aspect {self.aspect:g}"
+        return f"{subject} of {100 * self.area:g} %{aspect}"
+
     def to_dict(self, rule: PruningRule) -> dict[str, Any]:
         """Return what certificates of `rule` are about, for files."""
         return {

@@ -32,7 +32,7 @@ from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.files.atomic import save_json, write_atomic
 from objectseeker.inference.drawing import BoxCertificate, draw_detections
-from objectseeker.text import escape_csv_cell, escape_invisible
+from objectseeker.text import escape_csv_cell, escape_invisible, plural
 
 HIDING = (*PATCH_LOCATIONS, "vacuous_far", "largest_square")
 NOT_FABRICATED = tuple(f"certified_not_fabricated_{location}" for location in PATCH_LOCATIONS)
@@ -306,15 +306,8 @@ def annotate_result(
         )
         for row in certificates
     ]
-    against = describe_threat(threat)
+    against = threat.describe()
     return draw_detections(image, base, names, recovered=recovered, certificates=shown, against=against)
-
-
-def describe_threat(threat: ThreatModel) -> str:
-    """Describe the patches of a threat as a short phrase."""
-    subject = "a patch" if threat.count == 1 else "two patches"
-    aspect = "" if threat.aspect == 1 else f", aspect {threat.aspect:g}"
-    return f"{subject} of {100 * threat.area:g}%{aspect}"
 
 
 @dataclass(slots=True)
@@ -371,35 +364,52 @@ class DetectionTotals:
             self.certified.update(key for key in COUNTED if box.get(key))
 
     def describe(self) -> list[str]:
-        """Return sentences: the boxes, the speed, and what is flagged and certified."""
-        unit = self.unit.removesuffix("s")
-        lines = [
-            f"{self.boxes} boxes in {self.images} {self.unit}, {self.recovered_boxes} of them recovered by masking"
+        """Return sentences: the boxes, what is flagged and certified, the speed and the files."""
+        certified = [
+            f"certified {row['patch']}: {row['not hidden']} of {self.boxes} boxes against hiding, "
+            f"{row['not fabricated']} against fabrication"
+            for row in self.certificate_rows()
         ]
-        if self.forward_passes and self.seconds:
-            rate, passes = self.images / self.seconds, self.forward_passes / self.images
-            lines.append(f"{rate:.3g} {self.unit} per second, {passes:.4g} forward passes per {unit}")
+        return [self.headline, *certified, *self.notes()]
+
+    @property
+    def headline(self) -> str:
+        """Return one sentence: how many boxes, how many of them recovered, and how many images are flagged."""
+        return (
+            f"{self.boxes} boxes in {self.images} {self.unit}, {self.recovered_boxes} of them recovered by masking; "
+            f"{self.flagged} of {self.images} {self.unit} flagged"
+        )
+
+    def certificate_rows(self) -> list[dict[str, str]]:
+        """Return a row per patch location: boxes certified against hiding and against fabrication."""
+        if self.threat is None:
+            return []
+        return [
+            {"patch": hiding, "not hidden": str(self.certified[hiding]), "not fabricated": str(self.certified[made])}
+            for hiding, made in zip(PATCH_LOCATIONS, NOT_FABRICATED, strict=True)
+        ]
+
+    def notes(self) -> list[str]:
+        """Return sentences on the scope of certificates, on skipped boxes, on speed and files."""
+        lines = []
+        if self.threat is not None:
+            threat = ThreatModel(**{name: self.threat[f"patch_{name}"] for name in ("area", "aspect", "count")})
+            lines.append(
+                f"{plural(self.certified['vacuous_far'], 'box has', 'boxes have')} no far position and count as "
+                f"certified there; all against {threat.describe()}, T = {self.threat['certification_threshold']:g}"
+                f"{', each frame separately' if self.unit == 'frames' else ''}"
+            )
+            lines.append(self.scope)
         for counts, what in ((self.skipped, "skipped"), (self.other_class, 'listed as "other class"')):
             if counts:
                 named = ", ".join(f"{name} {count}" for name, count in counts.most_common())
                 lines.append(f"{counts.total()} boxes {what}, of classes that the dataset does not have: {named}")
-        if self.threat is not None:
-            sides = zip(PATCH_LOCATIONS, NOT_FABRICATED, strict=True)
-            lines += [
-                f"certified {key}: {self.certified[key]} of {self.boxes} boxes against hiding, {self.certified[other]} "
-                "against fabrication"
-                for key, other in sides
-            ]
-            threat = ThreatModel(**{name: self.threat[f"patch_{name}"] for name in ("area", "aspect", "count")})
-            lines.append(
-                f"{self.certified['vacuous_far']} boxes have no far position and count as certified there; all against "
-                f"{describe_threat(threat)}, T = {self.threat['certification_threshold']:g}"
-                f"{', each frame separately' if self.unit == 'frames' else ''}"
-            )
-            lines.append(self.scope)
+        if self.forward_passes and self.seconds:
+            rate, passes = self.images / self.seconds, self.forward_passes / self.images
+            unit = self.unit.removesuffix("s")
+            lines.append(f"{rate:.3g} {self.unit} per second, {passes:.4g} forward passes per {unit}")
         if self.files:
             lines.append(f"Written to {self.out}: {', '.join(self.files)}")
-        lines.append(f"{self.flagged} of {self.images} {self.unit} flagged")
         return lines
 
     def _repr_html_(self) -> str:

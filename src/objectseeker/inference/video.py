@@ -37,7 +37,6 @@ from objectseeker.inference.results import (
     DetectionRun,
     ImageResult,
     annotate_result,
-    describe_threat,
     error_reason,
     to_image_result,
 )
@@ -242,7 +241,7 @@ def annotate_frame(
     if threat is not None:
         legend += [LegendEntry(text, color) for text, color in CERTIFICATE_LOOKS.items()]
         legend += fabrication_legend()
-        legend.append(LegendEntry(f"against {describe_threat(threat)}", None))
+        legend.append(LegendEntry(f"against {threat.describe()}", None))
     return with_legend(annotated, legend)
 
 

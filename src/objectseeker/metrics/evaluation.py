@@ -40,7 +40,6 @@ ROWS = {
     **{f"certified {location}": f"certified_recall.{location}" for location in PATCH_LOCATIONS},
     "guaranteed to remain": "joint_certified_recall",
     "boxes guaranteed per image": "guaranteed_boxes",
-    "spurious boxes per image": "spurious_per_image",
     "false alerts": "false_alert_rate",
     **{
         f"{kind} positives not fabricated, {location}": f"certified_{kind}_positives.{location}"

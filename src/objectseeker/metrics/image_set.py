@@ -120,7 +120,10 @@ class ImageSet:
 
 
 def nothing_counts(images: int) -> str:
-    return f"none of the {images} images has an object that counts, so there is nothing to measure"
+    return (
+        f"none of the {images} images has an object that counts. Use a run with annotations, or write the certificates "
+        "of its output boxes with evaluate RUN --objects FILE."
+    )
 
 
 def _check(images: Sequence[ObservedImage], label_map: LabelMap) -> None:
