@@ -78,7 +78,7 @@ def test_certificates_of_the_boxes_themselves(workplace):
     done = run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch-area", "2%")
     assert "12 half masks: 3 images x 13 views = 39 forward passes" in done.stderr
     assert done.stdout.startswith("3 boxes in 3 images")
-    assert "against a patch of 2%" in done.stdout
+    assert "against a patch of 2 %" in done.stdout
     assert "If an image is already attacked, objects may be missing from its boxes" in done.stdout
     rows = json.loads((workplace / "o" / "detections.json").read_text())
     assert {row["defense_sha256"] for row in rows} == {Defense.load(workplace / "o" / "defense.json").sha256}
