@@ -32,6 +32,10 @@ PATCH = Patch()
 
 def row(certified=False, clean=True, undefended=True, defense=True, attacked=True, vacuous=False):
     return {
+        "image": "1",
+        "object": 0,
+        "class": "cat",
+        "box": [1.0, 2.0, 3.0, 4.0],
         "certified": certified,
         "vacuous": vacuous,
         "found_undefended": clean,
@@ -113,6 +117,16 @@ def test_recalls_are_read_from_the_file_of_an_attack(tmp_path):
         read_recall(file, DEFENSE, Patch(), certification_threshold=0.0)
     with pytest.raises(ObjectSeekerError, match="cannot read"):
         read_recall(tmp_path / "none.json", DEFENSE, Patch(), certification_threshold=0.0)
+
+
+@pytest.mark.parametrize("survived", [0, 0.0, "false", None])
+def test_what_is_neither_true_nor_false_is_no_survival(tmp_path, survived):
+    """What evaluate reads, and gate; None only where the defense was not attacked."""
+    file = written(tmp_path / "attack.json", rows=[row(certified=True) | {"defended_survived": survived}])
+    with pytest.raises(ObjectSeekerError, match="defended_survived must be true or false"):
+        read_recall(file, DEFENSE, PATCH, certification_threshold=0.0)
+    for not_attacked in (row(clean=False, attacked=False), row(certified=True, attacked=False, vacuous=True)):
+        read_recall(written(file, rows=[not_attacked]), DEFENSE, PATCH, certification_threshold=0.0)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ Certified recall is a lower bound of recall under the worst patch, recall under 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from objectseeker import codec
 from objectseeker.attack.pipeline import (
     ATTACKED_SYSTEMS,
     FITTING_IOU,
@@ -257,6 +257,70 @@ def recall_bounds(rows: Sequence[Row]) -> dict[str, Any]:
     return bounds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackedObject:
+    """An object in attack.json.
+
+    A survival is None where the system was not attacked: it does not find the object anyway, or no position is allowed.
+    """
+
+    image: str
+    object: int
+    class_name: str
+    box: tuple[float, float, float, float]
+    guarantee_broken: bool
+    found_defended: bool
+    defended_survived: bool | None
+    certified: bool = False
+    vacuous: bool = False
+    found_undefended: bool = False
+    undefended_survived: bool | None = None
+    undefended_survived_iou50: bool | None = None
+    leaking_views: int = 0
+    skip_reason: dict[str, str | None] | None = None
+    attack_on_undefended: dict[str, Any] | None = None
+    attack_on_defended: dict[str, Any] | None = None
+    effects: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.defended_survived is None and self.found_defended and not self.vacuous:
+            raise ObjectSeekerError("defended_survived must be true or false for an object that is found, got null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackFile:
+    """attack.json."""
+
+    defense: dict[str, Any]
+    patch: Patch
+    certification_threshold: float
+    objects: tuple[AttackedObject, ...]
+    device: str | None = None
+    mode: str | None = None
+    budget: dict[str, Any] | None = None
+    seed: int = 0
+    summary: dict[str, Any] | None = None
+    recall: dict[str, Any] | None = None
+
+
+def read_attack(path: Path) -> tuple[AttackFile, list[dict[str, Any]]]:
+    """Read an attack.json, and its objects as plain values; a flag that is neither true nor false is an error.
+
+    Raises:
+        ObjectSeekerError: The file is not an attack.json.
+    """
+    advice = "name an attack.json that objectseeker attack wrote"
+    try:
+        content = codec.parse_json(path.read_bytes(), str(path), fix=advice)
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
+    rows = content.get("objects") if isinstance(content, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ObjectSeekerError(f"not an attack.json: got {path}. Name one that objectseeker attack wrote.")
+    stated = content | {"objects": [{"class_name" if key == "class" else key: row[key] for key in row} for row in rows]}
+    return codec.from_plain(stated, AttackFile, str(path), fix=advice), rows
+
+
 def read_recall(
     path: Path, defense: Defense, patches: Patch | Sequence[Patch], *, certification_threshold: float
 ) -> dict[str, Any]:
@@ -266,14 +330,12 @@ def read_recall(
         ObjectSeekerError: The file is not an attack.json, or is about another defense, about a patch that is not among
             `patches`, or about another T.
     """
+    file, rows = read_attack(path)
+    patch, attacked_threshold = file.patch, file.certification_threshold
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        attacked = Defense.from_dict(content["defense"], f"the defense in {path}")
-        patch, attacked_threshold = Patch(**content["patch"]), content["certification_threshold"]
-        edited = content["defense"]["sha256"] != attacked.sha256
-        recall, effects = recall_bounds(content["objects"]), attack_effects(content["objects"])
-    except OSError as error:
-        raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
+        attacked = Defense.from_dict(file.defense, f"the defense in {path}")
+        edited = file.defense["sha256"] != attacked.sha256
+        recall, effects = recall_bounds(rows), attack_effects(rows)
     except ObjectSeekerError:
         raise
     except (ValueError, KeyError, TypeError):
@@ -293,7 +355,7 @@ def read_recall(
         raise ObjectSeekerError(
             f"{path} attacks something else: {'; '.join(differences)}. Attack with this defense and this patch."
         )
-    return {"patch": content["patch"], "certification_threshold": attacked_threshold, **recall, "effects": effects}
+    return {"patch": codec.to_plain(patch), "certification_threshold": attacked_threshold, **recall, "effects": effects}
 
 
 def defense_differences(attacked: Defense, requested: Defense) -> list[str]:

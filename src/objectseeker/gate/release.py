@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import codec
-from objectseeker.core.threats import Patch
 from objectseeker.defense import Defense, spec_without_path
 from objectseeker.detectors.check import CheckResult, DetectorCheck, ImageCost
 from objectseeker.errors import ObjectSeekerError
@@ -253,58 +252,13 @@ def read_detector_check(path: Path) -> DetectorCheck:
     return check
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AttackedObject:
-    """An object in attack.json; None where the detector or the defense was not attacked."""
-
-    image: str
-    object: int
-    class_name: str
-    box: tuple[float, float, float, float]
-    guarantee_broken: bool
-    found_defended: bool
-    defended_survived: bool | None
-    certified: bool = False
-    vacuous: bool = False
-    found_undefended: bool = False
-    undefended_survived: bool | None = None
-    undefended_survived_iou50: bool | None = None
-    leaking_views: int = 0
-    skip_reason: dict[str, str | None] | None = None
-    attack_on_undefended: dict[str, Any] | None = None
-    attack_on_defended: dict[str, Any] | None = None
-    effects: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attack:
-    """attack.json."""
-
-    defense: dict[str, Any]
-    patch: Patch
-    certification_threshold: float
-    objects: tuple[_AttackedObject, ...]
-    device: str | None = None
-    mode: str | None = None
-    budget: dict[str, Any] | None = None
-    seed: int = 0
-    summary: dict[str, Any] | None = None
-    recall: dict[str, Any] | None = None
-
-
 def _read_attack(path: Path, number: int, defense: Defense) -> AttackResults:
-    """Read attack.json; a flag that is neither true nor false is an error, never a survival."""
-    from objectseeker.attack.metrics import read_recall
+    """Read attack.json; reject one on another defense."""
+    from objectseeker.attack.metrics import read_attack, read_recall
 
-    expected = "an attack.json: name the one that objectseeker attack wrote"
-    content = _read_json(path, expected)
-    rows = content.get("objects") if isinstance(content, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ObjectSeekerError(f"{path} is not {expected}")
-    stated = content | {"objects": [{"class_name" if key == "class" else key: row[key] for key in row} for row in rows]}
-    attack = codec.from_plain(stated, _Attack, str(path), fix="name an attack.json that objectseeker attack wrote")
+    attack, rows = read_attack(path)
     threshold = attack.certification_threshold
-    read_recall(path, defense, attack.patch, certification_threshold=threshold)  # rejects one on another defense
+    read_recall(path, defense, attack.patch, certification_threshold=threshold)
     return AttackResults(ATTACK_NAME.format(number), attack.patch, threshold, rows)
 
 
