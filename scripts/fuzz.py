@@ -28,11 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fuzz_commands import Commands
 from fuzz_kinds import Annotations, Defenses, Graphs, Images, Kind, Stores, generator
+from fuzz_release import Attacks, Bundles, Policies
 
 from objectseeker.errors import ObjectSeekerError
 
-KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in (Images, Annotations, Graphs, Stores, Defenses, Commands)}
-MEMORY = 3 * 2**30  # bytes that a worker may have of its own
+EVERY_KIND = (Images, Annotations, Graphs, Stores, Defenses, Bundles, Policies, Attacks, Commands)
+KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in EVERY_KIND}
+MEMORY = 2 * 2**30  # bytes that a worker may have of its own
 MAX_SENTENCE_LENGTH = 1200  # characters: a message may name two long paths
 START = 120.0  # seconds until a worker is ready
 

@@ -70,7 +70,9 @@ class Commands(Kind):
         photographs(self.folder, [(20, 10, 12, 9), (2, 2, 9, 9)], size=(48, 32))
         (self.folder / "names.txt").write_text("bright\n")
         (self.folder / "list.txt").write_text("images/0.png\n")
-        status, _, told = _call(["observe", "coco:truth.json:images", *DETECTOR, "--masks", "halves:2", "--out", "run"])
+        status, _, told = run_command(
+            ["observe", "coco:truth.json:images", *DETECTOR, "--masks", "halves:2", "--out", "run"]
+        )
         if status:
             raise RuntimeError(f"the run to spoil was not made: {told}")
         Defense.for_detector("python:mine:detect", masks=Halves(2)).save(self.folder / "defense.json")
@@ -99,11 +101,11 @@ class Commands(Kind):
     def judge(self, made: list[str]) -> str | None:
         os.chdir(self.folder)
         (self.folder / "command.json").unlink()
-        status, _, told = _call(made)
+        status, _, told = run_command(made)
         if status not in (0, 1, 2):
             raise RuntimeError(f"exit status {status}: {told[-500:]}")
         if status == 2:
-            raise ObjectSeekerError(_sentence(told) or f"no message from {made}\n")
+            raise ObjectSeekerError(sentence_of(told) or f"no message from {made}\n")
         return None
 
     def _value(self, rng: Rng, name: str, flag: str, usually: float) -> str:
@@ -114,7 +116,7 @@ class Commands(Kind):
         return str(pick(rng, NUMBERS))
 
 
-def _call(words: list[str]) -> tuple[int, str, str]:
+def run_command(words: list[str]) -> tuple[int, str, str]:
     """Exit status and both streams of a command line."""
     printed, told = io.StringIO(), io.StringIO()
     logging.getLogger("objectseeker").handlers.clear()  # every call adds its own
@@ -127,7 +129,7 @@ def _call(words: list[str]) -> tuple[int, str, str]:
     return status, printed.getvalue(), told.getvalue()
 
 
-def _sentence(told: str) -> str:
+def sentence_of(told: str) -> str:
     """The message, without the notes before it; what click says of wrong usage is a box of its own."""
     if told.startswith("Usage:"):
         return "wrong usage"

@@ -99,6 +99,8 @@ def test_documents_come_back_equal_and_equal_content_is_equal_bytes():
         ("", "it.json is not valid JSON"),
         (100_000 * "[", "it.json is not valid JSON (nested too deeply): fix it"),
         (5000 * "1", "it.json is not valid JSON"),
+        ('{"kind": "\\ud800"}', "it.json is not valid JSON ('utf-8' codec can't encode"),
+        ('{"\\udfff": 1}', "it.json is not valid JSON ('utf-8' codec can't encode"),
         (b"\xff", "it.json is not valid JSON ('utf-8' codec can't decode"),
     ],
 )

@@ -88,7 +88,10 @@ def parse_json(content: bytes | str, document: str, *, fix: str = "") -> Any:
 
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
-        return json.loads(text, object_pairs_hook=unique, parse_float=number, parse_constant=number)
+        values = json.loads(text, object_pairs_hook=unique, parse_float=number, parse_constant=number)
+        if "\\u" in text:  # JSON can escape half of a surrogate pair, which is no text
+            json.dumps(values, ensure_ascii=False).encode("utf-8")
+        return values
     except ObjectSeekerError:
         raise
     except (ValueError, RecursionError) as error:

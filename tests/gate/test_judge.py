@@ -317,6 +317,8 @@ def test_recall_under_attack_is_that_of_the_attacked_objects():
     assert (half.interval.value, half.objects) == (100, 20)  # the others are not of this run
     (foreign,) = gate_of(images, ATTACK, attacks=[attack_of([row(n) for n in range(90, 99)])]).results
     assert (foreign.outcome, "none of the attacked objects" in foreign.reason) == ("undecided", True)
+    (one,) = gate_of(images, ATTACK, attacks=[attack_of([row(0)])]).results  # without a warning of NumPy's
+    assert (one.interval.value, one.objects) == (100, 1)
     none_left = [row(n, survived=False) for n in range(20, 40)]
     assert gate_of(images, ATTACK, attacks=[attack_of(none_left)]).verdict == "fail"
 

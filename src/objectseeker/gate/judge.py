@@ -25,6 +25,7 @@ from objectseeker.detectors.check import DetectorCheck
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate.policy import Policy, Requirement, Unit, format_value
 from objectseeker.metrics import metric
+from objectseeker.metrics.average_precision import percent
 from objectseeker.metrics.confidence_intervals import (
     DIGITS,
     NOTHING,
@@ -501,7 +502,7 @@ def _attack_result(requirement: Requirement, policy: Policy, release: Release) -
         total[images[example.image]] += 1
     lost = tuple(example for example, survived in survivors.items() if not survived)
     interval = bootstrap_interval(
-        lambda weights: 100 * ((weights @ detected) / (weights @ total)),
+        lambda weights: percent(weights @ detected, weights @ total),
         len(images),
         confidence=policy.confidence,
         samples=policy.bootstrap_samples,
