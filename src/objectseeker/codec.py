@@ -89,7 +89,7 @@ def parse_json(content: bytes | str, document: str, *, fix: str = "") -> Any:
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
         values = json.loads(text, object_pairs_hook=unique, parse_float=number, parse_constant=number)
-        if "\\u" in text:  # JSON can escape half of a surrogate pair, which is no text
+        if "\\u" in text:  # JSON can escape half of a surrogate pair, which is not text
             json.dumps(values, ensure_ascii=False).encode("utf-8")
         return values
     except ObjectSeekerError:
@@ -101,11 +101,17 @@ def parse_json(content: bytes | str, document: str, *, fix: str = "") -> Any:
 
 def read_toml(text: str, kind: type[T], document: str, *, format: int | None = None, fix: str = "") -> T:
     """Read a TOML document, by the same rules as `read_json`."""
+    return from_plain(parse_toml(text, document, fix=fix), kind, document, format=format, fix=fix)
+
+
+def parse_toml(text: str, document: str, *, fix: str = "") -> dict[str, Any]:
+    """Parse TOML into plain values; reject numbers that are not finite."""
     try:
-        values = tomllib.loads(text, parse_float=lambda number: _finite(number, document))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return tomllib.loads(text, parse_float=lambda number: _finite(number, document))
+    except ObjectSeekerError:
+        raise
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError, too
         raise ObjectSeekerError(_sentence(document, f"is not valid TOML ({error})", fix)) from None
-    return from_plain(values, kind, document, format=format, fix=fix)
 
 
 def from_plain(values: Any, kind: type[T], document: str, *, format: int | None = None, fix: str = "") -> T:

@@ -304,7 +304,7 @@ class AttackFile:
 
 
 def read_attack(path: Path) -> tuple[AttackFile, list[dict[str, Any]]]:
-    """Read an attack.json, and its objects as plain values; a flag that is neither true nor false is an error.
+    """Read an attack.json, and its objects as plain values; a flag must be true or false.
 
     Raises:
         ObjectSeekerError: The file is not an attack.json.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from objectseeker import codec
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel, parse_area
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 from objectseeker.text import quote, suggest_name
@@ -176,10 +176,7 @@ def parse_policy(text: str, source: str = "the policy") -> Policy:
         >>> parse_policy(text).requirements[0].name
         'clean recall: at least 80 %'
     """
-    try:
-        content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ObjectSeekerError(f"{source} is not valid TOML: {error}") from None
+    content = codec.parse_toml(text, source)
     try:
         return _policy(content)
     except ObjectSeekerError as error:
@@ -190,7 +187,7 @@ def _policy(content: Mapping[str, Any]) -> Policy:
     _require_known(
         content, ("format", "confidence", "bootstrap_samples", "seed", "max_boxes_per_image", "require"), "the policy"
     )
-    if content.get("format") != FORMAT:
+    if type(content.get("format")) is not int or content["format"] != FORMAT:
         raise ObjectSeekerError(f"format must be {FORMAT}, got {quote(content.get('format'))}")
     confidence = require_number(content.get("confidence", CONFIDENCE), "confidence")
     if not 0.5 <= confidence < 1:
@@ -223,7 +220,7 @@ def _policy(content: Mapping[str, Any]) -> Policy:
 def _requirement(item: Mapping[str, Any], number: int) -> Requirement:
     source = f"requirement {number}"
     metric = item.get("metric")
-    if metric not in METRIC_SPECS:
+    if not isinstance(metric, str) or metric not in METRIC_SPECS:
         advice = _suggest(str(metric), METRIC_SPECS)
         raise ObjectSeekerError(f"{source} must have a metric, got {quote(metric)}: {advice}")
     spec = METRIC_SPECS[metric]
