@@ -149,6 +149,33 @@ def attack(
         >>> result.broken_guarantees
         0
     """
+    setup, chosen = prepare_attack(
+        source,
+        defense,
+        certification_threshold=certification_threshold,
+        mode=mode,
+        max_objects=max_objects,
+        device=device,
+        seed=seed,
+        on_progress=on_progress,
+    )
+    return run_attack(
+        setup, chosen, patch, budget, None if out is None else Path(out), seed=seed, on_progress=on_progress
+    )
+
+
+def prepare_attack(
+    source: Run | str | Path | Sequence[str | Path],
+    defense: Defense | str | Path | None,
+    *,
+    certification_threshold: float | None = None,
+    mode: Mode | None = None,
+    max_objects: int = 5,
+    device: str | None = None,
+    seed: int = 0,
+    on_progress: Progress = no_progress,
+) -> tuple[AttackSetup, list[Target]]:
+    """Load the attacked defense and choose the targets; arguments and errors are those of `attack`."""
     require_count(max_objects, "max_objects")
     require_seed(seed)
     run = _open_run(source)
@@ -171,9 +198,7 @@ def attack(
     for target in targets:
         chosen.append(target)
         on_progress(len(chosen), max_objects)
-    return run_attack(
-        setup, chosen, patch, budget, None if out is None else Path(out), seed=seed, on_progress=on_progress
-    )
+    return setup, chosen
 
 
 def _open_run(source: Run | str | Path | Sequence[str | Path]) -> Run | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -21,7 +21,7 @@ from objectseeker.cli._console import (
 from objectseeker.cli._options import DefenseOptions, Json, PatchOptions, expand_groups, open_run, print_rule
 
 if TYPE_CHECKING:
-    from objectseeker.attack import AttackResult
+    from objectseeker.attack import AttackResult, FabricationResult
 
 ADVANCED, UNIVERSAL = "Advanced", "Universal patch"
 
@@ -44,6 +44,9 @@ def attack(
     restarts: Annotated[
         int | None, typer.Option(metavar="N", help="Patches per object. [3]", show_default=False)
     ] = None,
+    goal: Annotated[
+        str, typer.Option(help="hide objects, fabricate boxes, or flip labels of objects.", metavar="GOAL")
+    ] = "hide",
     universal: Annotated[
         str | None,
         typer.Option(
@@ -81,6 +84,9 @@ def attack(
     provides images, annotations, detector and masks; without annotations the confident boxes of an image are the
     objects. Exit code 3: a certified object was hidden, so the guarantee is broken, and a reproduction is saved.
 
+    With --goal fabricate the attack wants boxes where nothing is, with --goal flip boxes of another class on objects.
+    Exit code 3 then: a box is certified not fabricated that no view without the patch supports.
+
     With --universal one patch is trained for a dataset and drawn into every image: in the corner, far from all objects,
     at a random place, or on every object of a class, where its area is a share of the object's box. It is trained
     against the detector, or against --defense, and the attacked images are written with their annotations.
@@ -90,7 +96,7 @@ def attack(
     Example:  objectseeker attack voc:VOCdevkit:val --universal corner --patch-area 4% --out attacked
     Example:  objectseeker attack coco:val2017 --universal on:person --patch-area 12% --patch-image printed.png
     """
-    from objectseeker.attack import AttackBudget
+    from objectseeker.attack import AttackBudget, fabricate
     from objectseeker.attack import attack as run_attack
 
     if universal is not None:
@@ -113,6 +119,27 @@ def attack(
     run = open_run(path) if path.is_dir() else None
     chosen, patch = defense.build(run), threat.patch()
     mode_name: Any = mode  # attack() rejects unknown modes
+    if goal != "hide":
+        if certification_threshold is not None:
+            raise ObjectSeekerError(
+                f"--certification-threshold {certification_threshold} is for --goal hide: got {goal}. Omit it."
+            )
+        with progress("attacking", 0) as bar:
+            made = fabricate(
+                path if run is None else run,
+                chosen,
+                patch,
+                goal=cast(Any, goal),  # fabricate() rejects unknown goals
+                out=out,
+                mode=mode_name,
+                max_objects=5 if max_objects is None else max_objects,
+                budget=AttackBudget(steps=steps, restarts=3 if restarts is None else restarts),
+                device=device,
+                seed=seed,
+                on_progress=bar.update,
+            )
+        _print_fabrication(made, out, as_json=as_json)
+        return
     with progress("attacking", 0) as bar:
         result = run_attack(
             path if run is None else run,
@@ -139,6 +166,37 @@ def attack(
             f"[bold red]GUARANTEE BROKEN[/] for {result.broken_guarantees} of {len(result.objects)} objects: hidden "
             f"where proven, or a view that removes the patch changed ({leaking} objects). Run check.py in the folders "
             f"under {escape(str(out / 'broken'))} and report them."
+        )
+        raise typer.Exit(3)
+
+
+def _print_fabrication(result: FabricationResult, out: Path, *, as_json: bool) -> None:
+    """Print how often the wanted boxes were made; exit with 3 if one refutes its certificate."""
+    from objectseeker.cli._evaluation_tables import format_rate
+
+    summary = result.summary
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        rows = [
+            {"boxes made in": name, result.goal: format_rate(summary[key])}
+            for name, key in (
+                ("the undefended output", "undefended"),
+                ("the defended output", "defended"),
+                ("certified boxes", "certified"),
+            )
+        ]
+        title = f"{summary['attacked']} wanted boxes, best of all patches tried, {result.setup.mode}, 95 % intervals"
+        stdout_console.print(terminal_table(title, rows))
+        stdout_console.print(
+            f"{summary['certified_new_boxes']} of {summary['new_boxes']} new boxes are certified: "
+            "views without the patch support them"
+        )
+        stdout_console.print(f"Images before and after, and attack.json: {escape(str(out))}")
+    if result.broken_guarantees:
+        stderr_console.print(
+            f"[bold red]GUARANTEE BROKEN[/] for {result.broken_guarantees} of {summary['attacked']} wanted boxes: a "
+            f"certified box has no support without the patch. Report {escape(str(out / 'broken'))}."
         )
         raise typer.Exit(3)
 
