@@ -1,14 +1,17 @@
 # objectseeker serve on a CPU. In the root of a clone:
 #   docker build -f containers/cpu.Dockerfile -t objectseeker:cpu .
 # docs/guides/serve.md shows how to run it: as an unprivileged user, on a read-only file system.
-FROM python:3.12-slim-bookworm AS build
+# A tag moves; for an image that can be built again, pin it by digest: --build-arg BASE=python@sha256:...
+# (docker buildx imagetools inspect python:3.12-slim-bookworm prints the digest of today).
+ARG BASE=python:3.12-slim-bookworm
+FROM ${BASE} AS build
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 RUN python -m venv /opt/objectseeker \
     && /opt/objectseeker/bin/pip install --no-cache-dir --compile ".[serve]"
 
-FROM python:3.12-slim-bookworm
+FROM ${BASE}
 COPY --from=build /opt/objectseeker /opt/objectseeker
 # Nothing is written, except what a library may put in /tmp.
 ENV PATH=/opt/objectseeker/bin:$PATH \

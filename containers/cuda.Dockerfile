@@ -2,14 +2,17 @@
 #   docker build -f containers/cuda.Dockerfile -t objectseeker:cuda .
 # PyTorch brings its own CUDA libraries; the driver is the host's (NVIDIA Container Toolkit). docs/guides/serve.md shows how to
 # run it.
-FROM python:3.12-slim-bookworm AS build
+# A tag moves; for an image that can be built again, pin it by digest: --build-arg BASE=python@sha256:...
+# (docker buildx imagetools inspect python:3.12-slim-bookworm prints the digest of today).
+ARG BASE=python:3.12-slim-bookworm
+FROM ${BASE} AS build
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 RUN python -m venv /opt/objectseeker \
     && /opt/objectseeker/bin/pip install --no-cache-dir --compile ".[serve,torch]"
 
-FROM python:3.12-slim-bookworm
+FROM ${BASE}
 COPY --from=build /opt/objectseeker /opt/objectseeker
 ENV PATH=/opt/objectseeker/bin:$PATH \
     HOME=/tmp \

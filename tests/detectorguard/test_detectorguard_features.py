@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from detectorguard_network import write_network
@@ -10,7 +12,6 @@ from objectseeker import Detections, Halves, ObjectSeekerError, Patch
 from objectseeker.detectorguard.certification import certify_guarded
 from objectseeker.detectorguard.features import (
     FOLDER,
-    NETWORK,
     DetectorGuard,
     ObjectnessFeatures,
     add_features,
@@ -28,6 +29,7 @@ from objectseeker.datasets import open_dataset
 from objectseeker.runs.observe import observe
 from objectseeker.runs.run import open_run
 
+SOURCE = Path(__file__).parents[2] / "src" / "objectseeker" / "detectorguard" / "objectness.onnx"  # not in wheels
 SIZE = (152, 136)
 
 
@@ -39,7 +41,7 @@ def network(tmp_path) -> ObjectnessFeatures:
 def available_networks(tmp_path) -> list[ObjectnessFeatures]:
     """The small one of this file, and the one of the package where it is installed."""
     made = [ObjectnessFeatures(write_network(tmp_path / "network.onnx"), input_size=SIZE)]
-    return made + ([ObjectnessFeatures(input_size=SIZE)] if NETWORK.is_file() else [])
+    return made + ([ObjectnessFeatures(SOURCE, input_size=SIZE)] if SOURCE.is_file() else [])
 
 
 def test_a_patch_changes_only_the_features_it_reaches(tmp_path):

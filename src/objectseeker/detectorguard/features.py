@@ -61,7 +61,8 @@ class ObjectnessFeatures:
         path = Path(path)
         if path == NETWORK and not path.is_file():
             raise ObjectSeekerError(
-                f"no objectness network: got {path}. Name the file of one (docs/concepts/detectorguard.md)."
+                f"no objectness network: got {path}. Wheels omit it: copy it there from "
+                f"src/objectseeker/detectorguard/{path.name} of the source distribution."
             )
         if min(input_size) < MIN_INPUT_SIZE:
             raise ObjectSeekerError(
