@@ -64,6 +64,13 @@ class Defense:
     `threshold_schedule` says how the scores of the rule follow base_threshold. Only the AP of the paper's protocol and
     operating points other than the rule's own need it; without it they follow on the curve through the rule's own
     scores.
+
+    Example:
+        >>> from objectseeker import Defense, Halves, Rule
+        >>> defense = Defense(detector="onnx:model.onnx", rule=Rule(base_threshold=0.3), masks=Halves(10))
+        >>> defense.save("defense.json")
+        >>> Defense.load("defense.json") == defense
+        True
     """
 
     detector: str | Detector

@@ -21,7 +21,18 @@ MAX_MESSAGE_LENGTH = 1000  # a message is one line, whatever value it quotes
 
 
 class ObjectSeekerError(ValueError):
-    """An input cannot be used: one line that names the value and says what to do."""
+    """An input cannot be used: one line that names the value and says what to do.
+
+    Every other error for callers is a subclass of it; this module lists them.
+
+    Example:
+        >>> from objectseeker import Halves, ObjectSeekerError
+        >>> try:
+        ...     Halves(0)
+        ... except ObjectSeekerError as error:
+        ...     print(error)
+        lines must be at least 1, got 0
+    """
 
     def __init__(self, message: str) -> None:
         text = sanitize_line(str(message))

@@ -94,6 +94,13 @@ def recheck(folder: Path, seeker: ObjectSeeker | None = None) -> dict[str, Any]:
 
     Returns:
         The verdicts, and whether the guarantee is broken.
+
+    Raises:
+        ObjectSeekerError: The folder is not a reproduction, or its defense cannot be loaded.
+
+    Example:
+        >>> recheck(Path("attack/broken/0"))["guarantee_broken"]  # doctest: +SKIP
+        True
     """
     case = json.loads((folder / CASE).read_text(encoding="utf-8"))
     if seeker is None:

@@ -329,6 +329,18 @@ def read_recall(
     Raises:
         ObjectSeekerError: The file is not an attack.json, or is about another defense, about a patch that is not among
             `patches`, or about another T.
+
+    Args:
+        path: An attack.json.
+        defense: The defense that was attacked.
+        patches: The patches that are certified against.
+        certification_threshold: The T that is certified.
+
+    Returns:
+        Recall with its bounds, effects, patch and T, as plain values.
+
+    Example:
+        >>> read_recall(Path("attack/attack.json"), defense, Patch())  # doctest: +SKIP
     """
     file, rows = read_attack(path)
     patch, attacked_threshold = file.patch, file.certification_threshold

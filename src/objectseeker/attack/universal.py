@@ -194,6 +194,12 @@ def attack_dataset(
 
     Raises:
         ObjectSeekerError: The dataset has no annotations, or an option cannot be used.
+
+    Returns:
+        The patch, and where it is in every image.
+
+    Example:
+        >>> attack_dataset("coco:val2017", "corner", patch=Patch(area=0.04), out="attacked")  # doctest: +SKIP
     """
     require_seed(seed)
     require_count(steps, "steps")

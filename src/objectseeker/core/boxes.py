@@ -30,6 +30,11 @@ class Detections:
     """Boxes of one image with their scores and labels, as three read-only arrays of equal length.
 
     For ground truth the score is not used: pass ones.
+
+    Example:
+        >>> boxes = Detections([[10, 20, 50, 80]], score=[0.9], label=[2])
+        >>> len(boxes), boxes.score.tolist()
+        (1, [0.9])
     """
 
     xyxy: Floats

@@ -52,6 +52,13 @@ class Certificates:
     - safe_lines (N, 4): lines XL, YT, XR, YB; a single patch escapes every safe mask that keeps a rectangle (a half
       mask, a pair, a window) iff x + w > XL, y + h > YT, x < XR and y < YB. Bands have no part in it.
     - largest_square (N,): side in pixels of the largest square that cannot hide the object anywhere, alone.
+
+    Example:
+        >>> from objectseeker import Detections, Halves, Observation, Patch, Rule
+        >>> masks, car = Halves(3).masks(100, 100), Detections([[10, 10, 20, 20]], [0.9], [0])
+        >>> seen = Observation(100, 100, masks, base=car, masked=[car] * len(masks))
+        >>> Rule().certify(seen, car, [Patch(0.01, location="far")]).certified.tolist()
+        [[True]]
     """
 
     certified: Bools

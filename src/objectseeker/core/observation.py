@@ -19,6 +19,13 @@ class Observation:
     """Boxes of the unmasked image (`base`) and of each masked view (`masked`, one entry per mask).
 
     `boxes` holds all masked boxes in one container, mask by mask, and `mask_of` the mask each of them came from.
+
+    Example:
+        >>> from objectseeker import Detections, Halves, Observation
+        >>> masks, nothing = Halves(1).masks(100, 100), Detections([], [], [])
+        >>> seen = Observation(100, 100, masks, base=nothing, masked=[nothing] * len(masks))
+        >>> len(seen.all_masked)
+        0
     """
 
     width: int

@@ -60,6 +60,10 @@ class Halves(Recipe):
 
     Line t of an axis of length n is at ceil(t * n / (lines + 1)), each axis on its own. On an axis of at most
     `lines` pixels lines coincide or fall on the border; each is kept once, and only if it lies inside.
+
+    Example:
+        >>> len(Halves(30).masks(640, 480))
+        120
     """
 
     lines: int = 30
@@ -88,6 +92,10 @@ class Pairs(Recipe):
     more. Two half masks of one side remove what the larger of them removes alone, so the same pixels are shown and
     the same patches removed. Opposite halves that meet show nothing of the image: no box seen there says anything
     about it. And certificates hold for whatever set of masks was used, as long as inference used the same.
+
+    Example:
+        >>> len(Pairs(2).masks(640, 480)), len(Halves(2).masks(640, 480))
+        (26, 8)
     """
 
     lines: int = 10
@@ -119,6 +127,10 @@ class Bands(Recipe):
     Row bands likewise. An axis on which a single band would remove everything has none: the other one must do.
 
     A larger patch is simply not certified where it fits into no band: verdicts stay exact for every size.
+
+    Example:
+        >>> Bands(0.01).forward_passes(640, 480) < Halves(30).forward_passes(640, 480)
+        True
     """
 
     area: float = 0.01
@@ -157,6 +169,10 @@ class Windows(Recipe):
 
     Against one patch windows add little to half masks. Against any number of patches they are what there is: whatever
     is outside of all windows that prove an object cannot hide it (`threats.Patch`, location "outside").
+
+    Example:
+        >>> Windows(share=1 / 2).masks(640, 480).kept[0].tolist()
+        [0, 0, 320, 240]
     """
 
     share: Fraction | float = Fraction(1, 2)

@@ -205,6 +205,18 @@ class ObjectSeeker:
 
     Every batch holds exactly `batch` views, the last one padded, always in the same order: the computation of a
     view does not change with what the other views show. A detector whose `one_by_one` is true gets views singly.
+
+    Example:
+        >>> import numpy as np
+        >>> from objectseeker import Detections, Halves, ObjectSeeker, Patch, Rule
+        >>> def find_bright(images):
+        ...     box, nothing = Detections([[0, 0, 9, 9]], [0.9], [0]), Detections([], [], [])
+        ...     return [box if image.max() > 200 else nothing for image in images]
+        >>> image = np.full((60, 60, 3), 255, np.uint8)
+        >>> seeker = ObjectSeeker(find_bright, Rule(base_threshold=0.5, mask_threshold=0.6), masks=Halves(3))
+        >>> (detections,) = seeker([image])
+        >>> len(detections)
+        1
     """
 
     detector: Detector

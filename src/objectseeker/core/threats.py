@@ -45,6 +45,10 @@ class Patch:
 
     `with_outside` gives the attacker all of that outside in addition to the patches: one carried by the object itself,
     say, while any number of others are carried elsewhere.
+
+    Example:
+        >>> Patch(area=0.01, location="anywhere").size(640, 480)  # pixels
+        (56, 56)
     """
 
     area: float = 0.01

@@ -197,6 +197,9 @@ def compare_with_detectorguard(
 
     Raises:
         ObjectSeekerError: The threat model has several patches, or the features belong to another network.
+
+    Example:
+        >>> compare_with_detectorguard(run, settings).table_rows()  # doctest: +SKIP
     """
     require_fraction(max_false_alert_rate, "max_false_alert_rate")
     if settings.threat.count != 1:

@@ -144,6 +144,15 @@ def _reject_unknown(given: Mapping[str, Any], accepted: frozenset[str], owner: s
 def require_spec(spec: str) -> tuple[str, str]:
     """Split a SPEC at its colon and check that its kind exists.
 
+    Args:
+        spec: Such as onnx:FILE.
+
+    Returns:
+        The kind and the rest.
+
+    Raises:
+        ObjectSeekerError: The kind is unknown, or the rest is missing.
+
     Example:
         >>> require_spec("onnx:model.onnx")
         ('onnx', 'model.onnx')
@@ -155,6 +164,17 @@ def require_spec(spec: str) -> tuple[str, str]:
 
 
 def unverified_reason(detector: object) -> str | None:
-    """Return why the fingerprint of a detector may miss a change of its weights; None if it does not."""
+    """Return why the fingerprint of a detector may miss a change of its weights; None if it does not.
+
+    Args:
+        detector: What `load_detector` returned.
+
+    Returns:
+        A sentence, or None.
+
+    Example:
+        >>> unverified_reason(load_detector("builtin", input_size=96)) is None
+        True
+    """
     reason: str | None = getattr(detector, "unverified_reason", None)
     return reason

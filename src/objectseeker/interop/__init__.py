@@ -34,6 +34,20 @@ def to_supervision(found: Detections | ImageResult, names: Sequence[str] | None 
     """Convert to `supervision.Detections` with the same boxes, bit for bit; `names` become its class_name.
 
     Origin and certificates are in its `data`, one array per column.
+
+    Args:
+        found: Boxes, or a result of `detect`.
+        names: Class names by label.
+
+    Returns:
+        A `supervision.Detections`.
+
+    Raises:
+        ObjectSeekerError: supervision is not installed, or a label has no name.
+
+    Example:
+        >>> to_supervision(Detections([[0, 0, 9, 9]], [0.9], [0])).xyxy.tolist()  # doctest: +SKIP
+        [[0.0, 0.0, 9.0, 9.0]]
     """
     detections, attributes = _boxes_and_attributes(found)
     try:
@@ -50,6 +64,21 @@ def from_supervision(theirs: Any) -> Detections:
     """Convert from anything with xyxy, confidence and class_id, such as `supervision.Detections`.
 
     Lost: masks, tracks and all other data. Without confidence, as in ground truth, scores are 1.
+
+    Args:
+        theirs: Boxes with class_id.
+
+    Returns:
+        The boxes.
+
+    Raises:
+        ObjectSeekerError: The boxes have no class_id, or are invalid.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> theirs = SimpleNamespace(xyxy=[[0, 0, 9, 9]], confidence=[0.9], class_id=[2])
+        >>> from_supervision(theirs).label.tolist()
+        [2]
     """
     boxes, labels = theirs.xyxy, theirs.class_id
     if labels is None and len(boxes):
@@ -66,6 +95,21 @@ def to_coco(
     `category_ids` are the ids of the labels in the dataset; without them label 0 is category 1, as COCO counts. A label
     without an id is an error: no box is lost, which a class-agnostic certificate may rest on. Origin and certificates
     follow COCO's own keys.
+
+    Args:
+        found: Boxes, or a result of `detect`.
+        image_id: Id of the image.
+        category_ids: Category id of every label.
+
+    Returns:
+        One row per box.
+
+    Raises:
+        ObjectSeekerError: A label has no category id.
+
+    Example:
+        >>> to_coco(Detections([[1, 2, 4, 6]], [0.5], [0]), 7)
+        [{'image_id': 7, 'category_id': 1, 'bbox': [1.0, 2.0, 3.0, 4.0], 'score': 0.5}]
     """
     detections, attributes = _boxes_and_attributes(found)
 
@@ -92,6 +136,21 @@ def from_coco(
 
     Widths and heights were rounded when they were written: the right and the lower side may differ in the last digit.
     Lost: every entry but image_id, category_id, bbox and score; without a score, as in annotations, it is 1.
+
+    Args:
+        rows: Results or annotations.
+        category_ids: Category id of every label.
+
+    Returns:
+        The boxes of every image id.
+
+    Raises:
+        ObjectSeekerError: A row lacks a key, or its category is unknown.
+
+    Example:
+        >>> rows = [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3, 4]}]
+        >>> from_coco(rows)[7].xyxy.tolist()
+        [[1.0, 2.0, 4.0, 6.0]]
     """
     labels = None if category_ids is None else {number: label for label, number in enumerate(category_ids)}
     images: dict[Hashable, list[tuple[Any, float, int]]] = {}
@@ -115,6 +174,23 @@ def to_fiftyone(found: Detections | ImageResult, width: int, height: int, names:
 
     FiftyOne keeps boxes as shares of an image of width x height pixels, and class names instead of labels. Origin and
     certificates are attributes of a detection, by which its app filters.
+
+    Args:
+        found: Boxes, or a result of `detect`.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
+        names: Class names by label.
+
+    Returns:
+        The fields of one `fiftyone.Detection` per box.
+
+    Raises:
+        ObjectSeekerError: A label has no name, or a side is not positive.
+
+    Example:
+        >>> (fields,) = to_fiftyone(Detections([[10, 10, 30, 20]], [0.5], [0]), 100, 100, ["car"])
+        >>> fields["label"], fields["bounding_box"]
+        ('car', [0.1, 0.1, 0.2, 0.1])
     """
     detections, attributes = _boxes_and_attributes(found)
     boxes = _corner_and_size(detections.xyxy) / _sides(width, height)
@@ -131,6 +207,23 @@ def from_fiftyone(theirs: Any, width: int, height: int, names: Sequence[str]) ->
 
     Pixels come back up to rounding: shares of the image were stored. Lost: every other field; without a confidence, as
     in ground truth, the score is 1.
+
+    Args:
+        theirs: The detections, or their fields.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
+        names: Class names by label.
+
+    Returns:
+        The boxes in pixels.
+
+    Raises:
+        ObjectSeekerError: A class is not among the names.
+
+    Example:
+        >>> fields = {"label": "car", "bounding_box": [0.1, 0.1, 0.2, 0.1], "confidence": None}
+        >>> from_fiftyone([fields], 100, 100, ["car"]).label.tolist()
+        [0]
     """
     labels = {name: label for label, name in enumerate(names)}
     boxes, scores, indices = [], [], []

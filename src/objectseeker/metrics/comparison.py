@@ -151,6 +151,9 @@ def compare(
         processes: How many processes share the images.
         on_step: Called whenever an image or a tried setting is done.
 
+    Returns:
+        The metrics of every run, and the differences with paired intervals.
+
     Raises:
         ObjectSeekerError: A defense is not that of its run, or no rule keeps within `cross_tune`.
 

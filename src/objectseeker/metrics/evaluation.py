@@ -437,6 +437,13 @@ def evaluate_images(
 
     Raises:
         ObjectSeekerError: There is no image, or no object that counts.
+
+    Returns:
+        The metrics; `to_dict()` has them as plain values.
+
+    Example:
+        >>> evaluate_images(run.images(), run.label_map, settings).defended.ap50  # doctest: +SKIP
+        71.0
     """
     rule = settings.fixed_rule
     request = TallyRequest(settings=settings, rule=rule, curves=True, tracks=tracks, **_threats(settings))

@@ -83,7 +83,23 @@ class ObjectCertificate:
 def certify_images(
     images: Iterable[ObservedImage], label_map: LabelMap, rule: PruningRule, threat: ThreatModel
 ) -> Iterator[list[ObjectCertificate]]:
-    """For every image, one row per object: its verdicts, safe_lines lines and largest certified square."""
+    """For every image, one row per object: its verdicts, safe_lines lines and largest certified square.
+
+    Args:
+        images: The observations.
+        label_map: Maps the detector's labels to those of the dataset.
+        rule: The rule that is deployed.
+        threat: What to certify against.
+
+    Returns:
+        An iterator over the certificates of each image.
+
+    Raises:
+        ObjectSeekerError: The certification threshold or a patch is invalid.
+
+    Example:
+        >>> rows = next(certify_images(run.images(), run.label_map, defense.rule, ThreatModel()))  # doctest: +SKIP
+    """
     for image in images:
         targets, object_of = label_map.map_to_detector(image.ground_truth, classwise=rule.classwise)
         yield _rows(image, label_map, targets, object_of, rule, threat)

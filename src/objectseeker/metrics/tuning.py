@@ -347,6 +347,18 @@ def tune_images(
     choices.
 
     `on_trial` is called after every setting.
+
+    Args:
+        images: The observations.
+        label_map: Maps the detector's labels to those of the dataset.
+        search: What to search, and where.
+        on_trial: Called after every setting.
+
+    Returns:
+        Everything that was tried, and the best of each kind of rule.
+
+    Example:
+        >>> tune_images(run.images(), run.label_map, SearchSpec()).chosen  # doctest: +SKIP
     """
     image_set = ImageSet.from_images(images, label_map)
     halves = [image_set.subset(index) for index in split_images(len(image_set.images), 2, search.seed)]

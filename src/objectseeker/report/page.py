@@ -144,7 +144,24 @@ def write_page(
     embed_images: bool = True,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
-    """Write the report of observed images; `write_report` does this for a stored run."""
+    """Write the report of observed images; `write_report` does this for a stored run.
+
+    Args:
+        source: The observed images, their defense and settings.
+        out: The HTML file to write.
+        baseline: What to compare with, of the same images.
+        embed_images: Whether the images are in the file, or in a folder next to it.
+        on_progress: Called with the number of images that are done and of all.
+
+    Returns:
+        The report, which names its files.
+
+    Raises:
+        ObjectSeekerError: The settings and the defense differ, or the baseline is about other images.
+
+    Example:
+        >>> write_page(source, Path("report.html")).images  # doctest: +SKIP
+    """
     settings, defense = source.settings, source.defense
     if defense is not None and defense.rule != settings.rule:
         raise ObjectSeekerError(f"the settings have the rule {settings.rule}, but the defense has {defense.rule}")

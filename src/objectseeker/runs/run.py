@@ -337,6 +337,9 @@ def open_run(folder: str | Path, *, detector: Detector | None = None) -> Run:
         folder: What `observe` wrote.
         detector: The detector in memory that was observed, if no SPEC names it: its defenses can then be built.
 
+    Returns:
+        The run.
+
     Raises:
         ObjectSeekerError: There is no run in `folder`, its settings or its images are damaged, or the detector is
             another one.

@@ -38,7 +38,12 @@ MaskMode = Literal["fill", "crop"]
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A mask that removes the columns (`axis` 0) or rows (`axis` 1) in [`start`, `end`)."""
+    """A mask that removes the columns (`axis` 0) or rows (`axis` 1) in [`start`, `end`).
+
+    Example:
+        >>> Strip(axis=0, start=0, end=27).removed(640, 480)
+        (0, 0, 27, 480)
+    """
 
     axis: int
     start: int
@@ -98,6 +103,12 @@ def draw_strip(
         probability: Of a mask.
         band_fraction: Fraction of the masks that are bands; the others are half masks.
         band_widths: The narrowest and the widest band, as fractions of the axis.
+
+    Returns:
+        The mask, or None.
+
+    Raises:
+        ObjectSeekerError: A probability, fraction or width is invalid.
 
     Example:
         >>> draw_strip(640, 480, np.random.default_rng(0), probability=1.0)
@@ -191,6 +202,11 @@ class Masked:
     """A masked image with the boxes that remain targets.
 
     `keep` marks these among all boxes; `visible_fraction` is the visible fraction of every box.
+
+    Example:
+        >>> masked = apply_strip(np.zeros((10, 10, 3), np.uint8), [[0, 0, 4, 4]], Strip(0, 8, 10))
+        >>> masked.keep.tolist(), masked.visible_fraction.tolist()
+        ([True], [1.0])
     """
 
     image: Any
@@ -212,6 +228,16 @@ def mask_strip(image: Any, boxes: Any, labels: Any, *, rng: Any, **options: Any)
 
     Returns:
         The masked image, and the boxes and labels that remain targets.
+
+    Raises:
+        ObjectSeekerError: An option, a box or the number of labels is invalid.
+
+    Example:
+        >>> image = np.zeros((48, 64, 3), np.uint8)
+        >>> rng = np.random.default_rng(0)
+        >>> masked, boxes, labels = mask_strip(image, [[0, 0, 9, 9]], ["car"], rng=rng, probability=0)
+        >>> labels
+        ['car']
     """
     masking = Masking(**options)
     masked = masking.apply(image, boxes, masking.draw(image, rng))
@@ -244,6 +270,16 @@ def apply_strip(
             need their own value.
         mask_mode: "fill" fills removed pixels. "crop" returns only the kept rectangle, with boxes relative to it, for a
             defense that crops. A band keeps no single rectangle and is filled, as that defense fills it.
+
+    Returns:
+        The masked image, the boxes, and which of them remain targets.
+
+    Raises:
+        ObjectSeekerError: The image, a box or an option is invalid.
+
+    Example:
+        >>> apply_strip(np.zeros((10, 10, 3), np.uint8), [[0, 0, 4, 4]], Strip(0, 0, 2)).boxes.tolist()
+        [[2.0, 0.0, 4.0, 4.0]]
     """
     require_fraction(min_visible, "min_visible")
     _require_mask_mode(mask_mode)
@@ -341,7 +377,26 @@ def draw_strips(
     band_fraction: float = DEFAULT_BAND_FRACTION,
     band_widths: tuple[float, float] = DEFAULT_BAND_WIDTHS,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw masks for `count` samples of one size: whether there is one, its axis, its start and its end."""
+    """Draw masks for `count` samples of one size: whether there is one, its axis, its start and its end.
+
+    Args:
+        count: Number of samples.
+        width: Width of the samples in pixels.
+        height: Height of the samples in pixels.
+        generator: A torch generator; its device computes.
+        probability: Of a mask.
+        band_fraction: Fraction of the masks that are bands.
+        band_widths: The narrowest and the widest band, as fractions of the axis.
+
+    Returns:
+        Four tensors of `count` entries.
+
+    Raises:
+        ObjectSeekerError: A probability, fraction or width is invalid.
+
+    Example:
+        >>> masked, axis, start, end = draw_strips(8, 640, 480, torch.Generator(), probability=0.5)  # doctest: +SKIP
+    """
     import torch
 
     numbers = torch.rand((4, count), generator=generator, device=generator.device, dtype=torch.float32).double()
@@ -354,6 +409,20 @@ def kept_parts(masked: Tensor, axis: Tensor, start: Tensor, end: Tensor, width: 
     """Return the rectangles that masks keep before and behind their strips, (N, 2, 4): x1, y1, x2, y2.
 
     Without a mask, everything is before an empty strip at the right border.
+
+    Args:
+        masked: Whether each sample has a mask (N,).
+        axis: The axis of each mask.
+        start: Where each mask starts.
+        end: Where each mask ends.
+        width: Width of the samples in pixels.
+        height: Height of the samples in pixels.
+
+    Returns:
+        The rectangles.
+
+    Example:
+        >>> kept = kept_parts(*draw_strips(8, 640, 480, torch.Generator(), probability=0.5), 640, 480)  # doctest: +SKIP
     """
     import torch
 
@@ -368,6 +437,18 @@ def visible_targets(boxes: Tensor, present: Tensor, kept: Tensor, min_visible: f
     """Return the visible parts of boxes (N, M, 4) in their samples, and which `present` ones stay targets.
 
     Decided in float64, as for a single image.
+
+    Args:
+        boxes: Boxes (N, M, 4) in pixels.
+        present: Which boxes exist (N, M).
+        kept: What `kept_parts` returned.
+        min_visible: Fraction of a box that must be visible.
+
+    Returns:
+        The boxes around the visible parts, and which boxes remain targets.
+
+    Example:
+        >>> boxes, present = visible_targets(boxes, present, kept, 0.3)  # doctest: +SKIP
     """
     visible, visible_area = visible_part(boxes.double(), kept[:, None].double())
     return visible.to(boxes.dtype), present & keeps_target(visible_area, area_of(boxes.double()), min_visible)
@@ -377,6 +458,18 @@ def mask_and_move(images: Tensor, kept: Tensor, shift: Tensor | None = None, *, 
     """Fill samples (N, C, H, W) outside their kept parts, then move each left and up by its `shift`.
 
     `shift` (N, 2) is in whole pixels; pixels that move in from outside are filled as well.
+
+    Args:
+        images: Samples (N, C, H, W).
+        kept: What `kept_parts` returned.
+        shift: Pixels to move each sample left and up.
+        fill: Value of removed pixels. Default: gray.
+
+    Returns:
+        New samples of the same shape.
+
+    Example:
+        >>> images = mask_and_move(images, kept)  # doctest: +SKIP
     """
     import torch
 

@@ -32,6 +32,12 @@ class Rule(PruningRule):
     than `certification_threshold` of g. The same holds for any other `base_threshold`. The guarantee holds in exact
     arithmetic, for a detector that is a pure function of the pixels a mask keeps. Ties are not certified; nor is an
     object without visible area.
+
+    Example:
+        >>> Rule(base_threshold=0.3, mask_threshold=0.6).name
+        'paper'
+        >>> Rule(base_threshold=0.3, mask_threshold=0.6, evidence_threshold=0.4).name
+        'evidence'
     """
 
     kind: ClassVar[str] = "evidence"

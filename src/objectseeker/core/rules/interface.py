@@ -389,6 +389,17 @@ def register_rule(rule: R) -> R:
 
     Raises:
         ObjectSeekerError: Another class has this kind, or a setting has no default value.
+
+    Args:
+        rule: A subclass of `PruningRule`.
+
+    Returns:
+        The same class.
+
+    Example:
+        >>> from objectseeker import Rule
+        >>> register_rule(Rule) is Rule
+        True
     """
     known = _KINDS.get(rule.kind)
     if known is not None and (known.__module__, known.__qualname__) != (rule.__module__, rule.__qualname__):
@@ -403,20 +414,41 @@ def register_rule(rule: R) -> R:
 
 
 def registered_rules() -> tuple[type[PruningRule], ...]:
-    """Return all registered classes of rules."""
+    """Return all registered classes of rules.
+
+    Example:
+        >>> sorted(rule.kind for rule in registered_rules())[:2]
+        ['evidence', 'iou']
+    """
     return tuple(_KINDS.values())
 
 
 def rule_setting_names() -> tuple[str, ...]:
-    """Return the names of the settings of all registered rules, each once."""
+    """Return the names of the settings of all registered rules, each once.
+
+    Example:
+        >>> "filter_ioa" in rule_setting_names()
+        True
+    """
     return tuple(dict.fromkeys(name for rule in _KINDS.values() for name in rule.setting_names()))
 
 
 def rule_from_dict(values: object) -> PruningRule:
     """Return the rule that `PruningRule.to_dict` made these values of.
 
+    Args:
+        values: The kind and the settings of a rule.
+
+    Returns:
+        The rule.
+
     Raises:
         ObjectSeekerError: The kind is unknown, or a setting is.
+
+    Example:
+        >>> from objectseeker import Rule
+        >>> rule_from_dict(Rule(base_threshold=0.3).to_dict()) == Rule(base_threshold=0.3)
+        True
     """
     if not isinstance(values, Mapping):
         raise ObjectSeekerError(f"its rule must be settings by name, got {values!r}")

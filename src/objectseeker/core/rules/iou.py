@@ -54,6 +54,10 @@ class IouRule(PruningRule):
     A mask is safe if under it a clear box of at least mask_threshold has a bound above the certification threshold. See
     the top of this module for why it or a box that fits as well is then output wherever the mask removes the patch (or
     both).
+
+    Example:
+        >>> IouRule(ioa_rule=Rule(base_threshold=0.3), filter_iou=0.8).overlap
+        'iou'
     """
 
     kind: ClassVar[str] = "iou"
