@@ -226,6 +226,10 @@ def fabricate(
 
     Raises:
         ObjectSeekerError: The source, the defense or an option cannot be used.
+
+    Example:
+        >>> fabricate("street.jpg", patch=Patch(area=0.04, location="anywhere")).broken_guarantees  # doctest: +SKIP
+        0
     """
     setup, targets = prepare_attack(
         source, defense, mode=mode, max_objects=max_objects, device=device, seed=seed, on_progress=on_progress
