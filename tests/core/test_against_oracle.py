@@ -87,8 +87,7 @@ def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
         assert fast.largest_square[n] == largest
 
 
-@pytest.mark.slow
-@settings(max_examples=450, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(SEEDS, st.booleans(), st.sampled_from([None, 0.1, 0.375]), st.sampled_from([1.0, 2.0]), DISTANCES)
 def test_pruning_equals_the_oracle(seed, classwise, evidence_threshold, power, distance):
     observation = generate(seed, largest=16).observation

@@ -282,3 +282,12 @@ def test_a_track_has_support_in_a_window_of_rolling_masks():
 def test_a_box_is_ranked_at_most_a_margin_above_its_certified_score():
     criteria = SupportCriteria(ranking_margin=0.3)
     assert criteria.ranking_scores(np.array([0.9, 0.4, 0.9]), np.array([0.0, 0.3, 0.7])).tolist() == [0.3, 0.4, 0.9]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_score_that_no_allowed_position_concerns_is_certified_whole(count):
+    whole = one([0, 0, 100, 100], 0.4)  # no position is far from it
+    observation = Observation(100, 100, NINE_LINES.masks(100, 100), whole, [NOTHING] * 36)
+    far = Patch(0.01, location="far", count=count)
+    assert Rule().certify_not_fabricated(observation, whole, far).vacuous.all()
+    assert Rule().certified_scores(observation, whole, far).tolist() == [1.0]

@@ -84,8 +84,8 @@ def test_boxes_at_exactly_the_distance_are_neighbors_but_not_for_certain():
     a, b, c = [0.0, 0, 8, 8], [2.0, 0, 10, 8], [0.0, 0, 8, 6]  # b and a share 3/4 of each; c is inside a
     boxes = np.array([a, b, c])
     assert are_neighbors(boxes[:1], boxes, 0.25).tolist() == [[True, True, True]]
-    assert certain_neighbors(boxes[:1], boxes, 0.25).tolist() == [[True, False, True]]
-    assert certain_neighbors(boxes[:1], boxes, 0.25 + 2 * MARGIN).tolist() == [[True, True, True]]
+    assert certain_neighbors(boxes[:1], boxes, 0.25, 0).tolist() == [[True, False, True]]
+    assert certain_neighbors(boxes[:1], boxes, 0.25 + 2 * MARGIN, 0).tolist() == [[True, True, True]]
 
 
 def test_every_box_is_its_own_neighbor_at_no_distance_and_without_area():

@@ -155,7 +155,7 @@ def certified_weights(evidence: Floats) -> Floats:
     return np.where(evidence >= 1, FULL, np.floor(evidence / UNIT) * UNIT)
 
 
-def certain_neighbors(some: Floats, boxes: Floats, distance: float, start: int = 0) -> Bools:
+def certain_neighbors(some: Floats, boxes: Floats, distance: float, start: int) -> Bools:
     """Return the `boxes` that clustering is guaranteed to join directly to each of `some`.
 
     `some` are those from `start` on. It holds however inference rounds; and every box joins itself, also one without
