@@ -24,12 +24,13 @@ from attack_pipelines import (
     target,
 )
 
-from objectseeker import Bands, Defense, Detections, Halves, IouRule, Pairs, Patch, Rule
+from objectseeker import Bands, Defense, Detections, Halves, IouRule, Pairs, Patch, Rule, Windows
 from objectseeker.attack import AttackBudget, artifacts, recheck
 from objectseeker.attack.artifacts import save_reproduction
 from objectseeker.attack.job import evaluate_solutions, falsify, plan_tasks
 from objectseeker.attack.optimizers import attack_by_gradients, attack_by_random_search
 from objectseeker.attack.pipeline import PatchTask, Position, draw_patches, pixels_under
+from objectseeker.core.threats import PatchPositions
 from objectseeker.detectors.network.preprocess import Axis, cached_view_plan
 from objectseeker.errors import ObjectSeekerError
 
@@ -178,6 +179,36 @@ def test_a_larger_patch_than_certified_hides_the_object_from_the_defense():
     assert not outcome.on_defended.position.proven
     assert outcome.defended_survived is False
     assert not outcome.guarantee_broken
+
+
+@pytest.mark.parametrize("count", [3])
+def test_several_patches_are_drawn_at_once(count):
+    _, outcome = attacked(partial(sound, masks=Pairs(5)), Patch(0.005, 1.0, "over", count))
+    assert not outcome.guarantee_broken
+    assert len(outcome.on_defended.position.corners) == count
+    assert outcome.undefended_survived is False
+
+
+def test_the_whole_outside_is_drawn_and_nothing_else():
+    """With windows inside the grown box the object is certified and stays; with half masks it is not."""
+    outside = Patch(location="outside")
+    _, outcome = attacked(partial(sound, masks=Windows(1 / 3, 1 / 24)), outside)
+    assert outcome.certified
+    assert outcome.defended_survived is True
+    assert not outcome.guarantee_broken
+    width, height = picture().shape[1], picture().shape[0]
+    ((x1, y1, x2, y2),) = PatchPositions.of(np.array([OBJECT], float), width, height).grown().tolist()
+    different = (outcome.on_defended.image != picture()).any(axis=2)
+    assert not different[y1:y2, x1:x2].any()
+    different[y1:y2, x1:x2] = True
+    assert different.mean() > 0.9  # by chance a pixel keeps its value
+    _, open_outcome = attacked(partial(sound, masks=Halves(15)), outside)
+    assert not open_outcome.certified
+
+
+def test_patches_and_the_outside_are_not_attacked_together():
+    with pytest.raises(ObjectSeekerError, match="an attack draws patches or the outside, not both"):
+        attacked(sound, Patch(AREA, with_outside=True))
 
 
 def test_only_the_patch_is_changed_and_the_position_is_allowed():

@@ -30,7 +30,7 @@ from objectseeker.attack.pipeline import (
     draw_patches,
     initial_patches,
 )
-from objectseeker.attack.placement import find_leaking_views, nearest_positions, weakest_positions
+from objectseeker.attack.placement import drawn_size, find_leaking_views, nearest_positions, weakest_positions
 from objectseeker.attack.whitebox import WhiteBox
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
@@ -443,7 +443,7 @@ def plan_tasks(
         PatchTask(
             target,
             position,
-            initial_patches(target, position, patch.size(*target.image_size), restart, rng),
+            initial_patches(target, position, drawn_size(target, patch), restart, rng),
             relabels=system == "defended" and restart > 0 and restart == count - 1,
             attacks_immune_views=restart >= count - immune_count,
         )

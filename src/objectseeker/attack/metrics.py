@@ -390,5 +390,7 @@ def defense_differences(attacked: Defense, requested: Defense) -> list[str]:
 
 
 def _describe_patch(patch: Patch) -> str:
-    count = "two of " if patch.count == 2 else ""
+    if patch.location == "outside":
+        return "everything outside the object's grown box"
+    count = {1: "", 2: "two of "}.get(patch.count, f"{patch.count} of ")
     return f"{count}{patch.area:.4g} of the image, aspect {patch.aspect:.4g}, {patch.location}"

@@ -17,6 +17,7 @@ from objectseeker.core.certification import ObjectProof, any_box_per_mask
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.threats import Patch, PatchPositions
+from objectseeker.errors import ObjectSeekerError
 
 MAX_SAMPLES = 400  # positions per object
 LEAK_MARGIN_DIVISOR = 200  # a detector may fill beyond a mask's line by 1/200 of the image's longer side
@@ -56,6 +57,24 @@ class PositionCertificates:
         return any(proof.certifies(single_positions, size, len(corners)) for proof in self.proofs)
 
 
+def drawn_size(target: Target, patch: Patch) -> tuple[int, int]:
+    """Return width and height of each patch that is drawn; for "outside" those of the image."""
+    return target.image_size if patch.location == "outside" else patch.size(*target.image_size)
+
+
+def outside_corners(target: Target) -> Ints:
+    """Return the corners (4, 2) of patches as large as the image that draw the whole outside.
+
+    They are left, above, right and below of the pixels wholly inside the object's grown box, and touch none of these.
+    If there are none, every patch shows the whole image.
+    """
+    width, height = target.image_size
+    ((x1, y1, x2, y2),) = PatchPositions.of(target.box[None], width, height).grown().tolist()
+    if x1 >= x2 or y1 >= y2:
+        return np.zeros((4, 2), np.int64)
+    return np.array([[x1 - width, 0], [0, y1 - height], [x2, 0], [0, y2]])
+
+
 def removing_masks(masks: Masks, corners: Ints, size: tuple[int, int]) -> Bools:
     """Return which masks remove a patch of `size` = width, height at each corner x, y: (corners, masks)."""
     return masks.removes(0, corners[:, 0], size[0]) | masks.removes(1, corners[:, 1], size[1])
@@ -82,12 +101,17 @@ def weakest_positions(
     Candidates are random positions, those that touch a line of a mask, and those nearest the object. The weakest proof
     comes first; among equals, the one that is flush with most of the lines that make it, then the one that fewest
     further masks come close to making, then the nearest. With `proven_only` the object is proven at each of them.
+    More than two patches are placed in turn, each where least is left of what proves the object.
     """
-    size = patch.size(*target.image_size)
+    _reject_mixed(patch)
+    size = drawn_size(target, patch)
+    certificates = PositionCertificates.from_target(pipeline, target)
+    if patch.location == "outside":
+        position = certificates.position_at(outside_corners(target), size)
+        return [position] * count if position.proven or not proven_only else []
     corners = _candidate_corners(target, patch, size, rng)
     if not len(corners):
         return []
-    certificates = PositionCertificates.from_target(pipeline, target)
     distance = _distance(target, corners, size)
     margin = -(-max(target.image_size) // LEAK_MARGIN_DIVISOR)
     removed, with_room, nearly = (
@@ -104,6 +128,9 @@ def weakest_positions(
         apart = distance[weakest][:, None] + distance[weakest]
         pairs = np.lexsort([key.ravel() for key in (apart, *support)])
         chosen = weakest[np.stack(np.unravel_index(pairs, apart.shape), axis=1)]
+    if patch.count > 2:
+        evidence = certificates.evidence
+        chosen = np.array([_greedy_row(first, removed, evidence, patch.count) for first in order[:MAX_SAMPLES]])
     if proven_only:
         chosen = _proven_rows(certificates, chosen, corners, removed, size, 8 * count)
     return [certificates.position_at(corner, size) for corner in _diverse(corners[chosen[: 8 * count]], count, size)]
@@ -113,15 +140,32 @@ def nearest_positions(
     pipeline: Pipeline, target: Target, patch: Patch, count: int, rng: np.random.Generator
 ) -> list[Position]:
     """Choose `count` allowed positions to attack the undefended detector: the nearest first."""
-    size = patch.size(*target.image_size)
-    corners = _candidate_corners(target, patch, size, rng)
+    _reject_mixed(patch)
+    size = drawn_size(target, patch)
     certificates = PositionCertificates.from_target(pipeline, target)
+    if patch.location == "outside":
+        return [certificates.position_at(outside_corners(target), size)] * count
+    corners = _candidate_corners(target, patch, size, rng)
     order = np.argsort(_distance(target, corners, size), kind="stable")
     nearest = corners[order][:, None]
     diverse = _diverse(nearest[: 8 * count * patch.count], count * patch.count, size)
     if not diverse:
         return []
     return [certificates.position_at(np.concatenate(diverse[n::count]), size) for n in range(count)]
+
+
+def _greedy_row(first: int, removed: Bools, evidence: Floats, count: int) -> list[int]:
+    """Return `count` positions, `first` and then each the one that leaves least evidence of what is left."""
+    row, left = [first], removed[first]
+    while len(row) < count:
+        row.append(int(np.argmin((removed & left) @ evidence)))
+        left = left & removed[row[-1]]
+    return row
+
+
+def _reject_mixed(patch: Patch) -> None:
+    if patch.with_outside:
+        raise ObjectSeekerError(f"an attack draws patches or the outside, not both: got {patch!r}. Attack twice.")
 
 
 def _removing_grown(masks: Masks, corners: Ints, size: tuple[int, int], growth: int) -> Bools:

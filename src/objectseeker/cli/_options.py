@@ -16,7 +16,7 @@ import typer
 from objectseeker import Defense, ObjectSeekerError, Patch
 from objectseeker.cli._console import stderr_console, warn
 from objectseeker.cli._settings import change_settings, complete_defense, complete_setting, default_defense
-from objectseeker.core.recipes import Recipe, parse_recipe
+from objectseeker.core.recipes import Recipe, has_windows, parse_recipe
 from objectseeker.core.threats import parse_area
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class PatchOptions:
     patch_count: PatchCount = 1
     patch_location: Annotated[
         str,
-        typer.Option(metavar="LOCATION", help="far, close, over or anywhere.", rich_help_panel="Threat"),
+        typer.Option(metavar="LOCATION", help="far, close, over, anywhere or outside.", rich_help_panel="Threat"),
     ] = "over"
 
     def patch(self) -> Patch:
@@ -316,5 +316,5 @@ def open_run(folder: Path) -> Run:
 
 def warn_unsuitable_masks(masks: Recipe, patches: int) -> None:
     """Say so where masks are not made for the threat."""
-    if patches == 2 and not str(masks).startswith("pairs"):
-        warn(f"{masks} remove one patch each: for two, masks such as pairs:10 certify more")
+    if patches > 1 and "pairs" not in str(masks) and not has_windows(masks):
+        warn(f"{masks} remove one patch each: for {patches}, masks such as pairs:10 certify more")

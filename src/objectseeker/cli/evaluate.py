@@ -215,7 +215,7 @@ def _compare_attacked(
 
 def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path, as_json: bool) -> None:
     """Write the certificates of every object, or without annotations of every output box."""
-    from objectseeker.core.threats import PATCH_LOCATIONS
+    from objectseeker.core.recipes import has_windows
     from objectseeker.files.atomic import save_json, save_text
     from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, certify_run
     from objectseeker.text import to_csv
@@ -235,7 +235,7 @@ def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path
     if as_json:
         print_json(content)
         return
-    for location in PATCH_LOCATIONS:
+    for location in threat.at_all_locations(has_windows(defense.masks)).locations:
         number = sum(row.certified[location] for row in rows)
         stdout_console.print(f"certified {location}: {number} of {len(rows)} output boxes")
     warn(f"without annotations there is no recall: {ATTACKED_ALREADY}")

@@ -234,6 +234,12 @@ class Sum(Recipe):
         return "+".join(map(str, self.parts))
 
 
+def has_windows(recipe: Recipe) -> bool:
+    """Return whether windows are among the masks: then certificates against "outside" are worth showing."""
+    inner = recipe.recipe if isinstance(recipe, Rolling | Share) else recipe
+    return any(isinstance(part, Windows) for part in _parts(inner))
+
+
 def subrecipes(recipe: Recipe) -> list[Recipe]:
     """Return all recipes that make only masks of `recipe` at every image size: one run covers them.
 

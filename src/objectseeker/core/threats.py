@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from objectseeker.core.rules import PruningRule
 
 PatchLocation = Literal["far", "close", "over", "anywhere", "outside"]
-# The locations of the protocol standard-1, in its order. "outside" is not among them: only windows withstand it.
+# The locations of the protocol standard-1, in its order. "outside" is not among them: only windows withstand it. It
+# comes last, so rows for all locations begin with those of the protocol.
 PATCH_LOCATIONS: tuple[PatchLocation, ...] = ("far", "close", "over", "anywhere")
 ALL_LOCATIONS: tuple[PatchLocation, ...] = get_args(PatchLocation)
 MAX_PATCHES = 16
@@ -92,6 +93,7 @@ class ThreatModel:
     """A patch, every location it may have, and how well an object must stay found.
 
     `certification_threshold` is the T of the certificates; None is the rule's default: 0, for an `IouRule` 0.5.
+    `locations` are those of the protocol standard-1, in its order; "outside" may follow.
     """
 
     area: float = 0.01
@@ -99,8 +101,13 @@ class ThreatModel:
     count: int = 1
     certification_threshold: float | None = None
     bound: Bound = "exact"
+    locations: tuple[PatchLocation, ...] = PATCH_LOCATIONS
 
     def __post_init__(self) -> None:
+        if self.locations not in (PATCH_LOCATIONS, ALL_LOCATIONS):
+            raise ObjectSeekerError(
+                f"locations must be {', '.join(PATCH_LOCATIONS)}, and may end with outside, got {self.locations!r}"
+            )
         if self.certification_threshold is not None:
             require_fraction(self.certification_threshold, "certification_threshold")
         if self.bound not in get_args(Bound):
@@ -108,8 +115,12 @@ class ThreatModel:
         self.patches()
 
     def patches(self) -> list[Patch]:
-        """Return the patch at every location, in the order of PATCH_LOCATIONS."""
-        return [Patch(self.area, self.aspect, where, self.count) for where in PATCH_LOCATIONS]
+        """Return the patch at every location, in their order."""
+        return [Patch(self.area, self.aspect, where, self.count) for where in self.locations]
+
+    def at_all_locations(self, has_windows: bool = True) -> ThreatModel:
+        """Return the threat with the location "outside", which is shown where a defense has windows."""
+        return replace(self, locations=ALL_LOCATIONS if has_windows else PATCH_LOCATIONS)
 
     def describe(self) -> str:
         """Describe the patches as a short phrase."""

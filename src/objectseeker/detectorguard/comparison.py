@@ -270,7 +270,7 @@ def _guarded_row(
     assert settings.clean_recall is not None
     guarded = GuardedDetector.measure(maps, threshold)
     curve = guarded.curve
-    verdicts = certify_images(maps, features, threshold, settings.threat.patches())
+    verdicts = certify_images(maps, features, threshold, settings.threat.at_all_locations(has_windows=False).patches())
     at_point: dict[str, Any] = {}
     at = curve.row_at_recall(settings.clean_recall)
     if at is not None:

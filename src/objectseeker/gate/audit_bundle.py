@@ -288,6 +288,7 @@ def _images_csv(run: Run) -> str:
 def _certificates_csv(measurements: Tally) -> str:
     """List every counted object with its certificates against every required patch."""
     rows: list[dict[str, str]] = []
+    locations = max((threat.locations for threat in measurements.certified), key=len, default=PATCH_LOCATIONS)
     for threat, certified in measurements.certified.items():
         patch = {"patch_area": repr(threat.area), "patch_aspect": repr(threat.aspect), "patch_count": str(threat.count)}
         vacuous = measurements.vacuous[threat][PATCH_LOCATIONS.index("far")]
@@ -301,7 +302,8 @@ def _certificates_csv(measurements: Tally) -> str:
                     **corners,
                     **patch,
                     "certification_threshold": repr(threat.certification_threshold),
-                    **{name: str(bool(certified[place, n])) for place, name in enumerate(PATCH_LOCATIONS)},
+                    **dict.fromkeys(locations, ""),
+                    **{name: str(bool(certified[place, n])) for place, name in enumerate(threat.locations)},
                     "vacuous_far": str(bool(vacuous[n])),
                     "detected": str(bool(measurements.found[n])),
                 }

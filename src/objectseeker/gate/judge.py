@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch, ThreatModel
+from objectseeker.core.threats import ALL_LOCATIONS, Patch, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.detectors.check import DetectorCheck
 from objectseeker.errors import ObjectSeekerError
@@ -133,12 +133,13 @@ class AttackResults:
     @property
     def threat(self) -> ThreatModel:
         patch = self.patch
-        return ThreatModel(
+        threat = ThreatModel(
             area=patch.area,
             aspect=patch.aspect,
             count=patch.count,
             certification_threshold=self.certification_threshold,
         )
+        return threat.at_all_locations(patch.location == "outside")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -535,7 +536,7 @@ def _failure_examples(requirement: Requirement, measurements: Tally) -> list[Fai
         return [FailureExample(measurements.ids[n]) for n in worst.tolist() if lost[n] > 0]
     holds: Bools = measurements.found
     if requirement.metric == "certified_recall":
-        holds = measurements.certified[requirement.threat][PATCH_LOCATIONS.index(requirement.location)]
+        holds = measurements.certified[requirement.threat][ALL_LOCATIONS.index(requirement.location)]
     missed = np.flatnonzero(~holds)
     worst = missed[np.argsort(-measurements.size[missed], kind="stable")[:MAX_EXAMPLES]]
     return [
@@ -589,7 +590,7 @@ def _refuted(release: Release) -> list[str]:
     measurements, refuted = release.measurements, []
     objects = _object_numbers(measurements)
     for attack in release.attacks:
-        certified = measurements.certified[attack.threat][PATCH_LOCATIONS.index(attack.patch.location)]
+        certified = measurements.certified[attack.threat][ALL_LOCATIONS.index(attack.patch.location)]
         for row in attack.rows:
             n = objects.get(_row_key(row))
             proven = n is not None and bool(certified[n])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from objectseeker import codec
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel, parse_area
+from objectseeker.core.threats import ALL_LOCATIONS, Patch, PatchLocation, ThreatModel, parse_area
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 from objectseeker.text import quote, suggest_name
 
@@ -91,9 +91,10 @@ class Requirement:
     @property
     def threat(self) -> ThreatModel:
         """Return the threat model to certify against."""
-        return ThreatModel(
+        threat = ThreatModel(
             area=self.patch_area, aspect=self.patch_aspect, certification_threshold=self.certification_threshold
         )
+        return threat.at_all_locations(self.location == "outside")
 
     @property
     def against_baseline(self) -> bool:
@@ -244,7 +245,7 @@ def _requirement(item: Mapping[str, Any], number: int) -> Requirement:
     try:
         values = {key: parsers[key](item[key]) for key in spec.keys if key in item}
         if "location" in spec.keys and "location" not in item:
-            raise ObjectSeekerError(f"give the patch location: location = one of {', '.join(PATCH_LOCATIONS)}")
+            raise ObjectSeekerError(f"give the patch location: location = one of {', '.join(ALL_LOCATIONS)}")
         limit = given[0] if given else None
         requirement = Requirement(metric=metric, limit=limit, **values)
         _check_slice(requirement)
@@ -284,8 +285,8 @@ def _parse_limit(value: Any, limit: str, unit: Unit) -> float:
 
 
 def _parse_location(value: Any) -> PatchLocation:
-    if value not in PATCH_LOCATIONS:
-        raise ObjectSeekerError(f"location must be one of {', '.join(PATCH_LOCATIONS)}, got {quote(value)}")
+    if value not in ALL_LOCATIONS:
+        raise ObjectSeekerError(f"location must be one of {', '.join(ALL_LOCATIONS)}, got {quote(value)}")
     location: PatchLocation = value
     return location
 
@@ -347,7 +348,7 @@ max_boxes_per_image = 100
 # The share of all objects that no square patch of 1 % of the image can hide, wherever it is.
 [[require]]
 metric = "certified_recall"
-location = "anywhere"       # far, close, over or anywhere
+location = "anywhere"       # far, close, over, anywhere or outside
 patch_area = "1%"           # share of the image; patch_aspect = 2.0 for one twice as wide as high
 at_least = "25 %"
 min_objects = 100           # in the sample; with fewer it is undecided

@@ -27,6 +27,7 @@ import PIL.Image
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import Observation
+from objectseeker.core.recipes import has_windows
 from objectseeker.core.seeker import DefendedImage, ObjectSeeker
 from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
@@ -37,6 +38,7 @@ from objectseeker.text import escape_csv_cell, escape_invisible, plural
 HIDING = (*PATCH_LOCATIONS, "vacuous_far", "largest_square")
 NOT_FABRICATED = tuple(f"certified_not_fabricated_{location}" for location in PATCH_LOCATIONS)
 CERTIFICATE = (*HIDING, *NOT_FABRICATED, "largest_square_not_fabricated", "certified_score")
+OUTSIDE = ("outside", "certified_not_fabricated_outside")  # follow where the defense has windows
 COUNTED = (*PATCH_LOCATIONS, "vacuous_far", *NOT_FABRICATED)
 CSV_COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "origin")
 MAX_NAMED = 20  # errors of frames and flagged images that totals name; all are in the files
@@ -178,7 +180,7 @@ class ImageResult:
             box |= zip(("x1", "y1", "x2", "y2"), xyxy, strict=True)
             box |= {"score": score, "origin": "base" if number < self.base_boxes else "recovered"}
             if self.certificates is not None:
-                box |= zip(CERTIFICATE, self.certificates[number], strict=True)
+                box |= zip((*CERTIFICATE, *OUTSIDE), self.certificates[number], strict=False)
             yield box
 
     def coco_results(self, categories: Categories) -> Iterator[dict[str, Any]]:
@@ -246,6 +248,8 @@ def to_image_result(
             base_boxes = sum(number < base_boxes for number in kept)
             unhidden: tuple[bool | int | float, ...] = (*(False for _ in PATCH_LOCATIONS), False, 0)
             boxes, rows = boxes[kept], tuple((*unhidden, *rows[number][len(HIDING) :]) for number in kept)
+            if has_windows(seeker.masks):
+                rows = tuple((*row[: len(CERTIFICATE)], False, row[-1]) for row in rows)
     height, width = defended.image.shape[:2]
     return ImageResult(
         name=name,
@@ -263,8 +267,8 @@ def to_image_result(
 def _certificates(
     seeker: ObjectSeeker, observation: Observation, boxes: Detections, threat: ThreatModel
 ) -> tuple[tuple[bool | int | float, ...], ...]:
-    """Return the values of CERTIFICATE for each box."""
-    patches = threat.patches()
+    """Return the values of CERTIFICATE for each box, and where the defense has windows those of OUTSIDE."""
+    patches = threat.at_all_locations(has_windows(seeker.masks)).patches()
     hiding = seeker.certify(
         observation,
         boxes,
@@ -274,13 +278,16 @@ def _certificates(
     )
     fabrication = seeker.certify_not_fabricated(observation, boxes, patches)
     scores = seeker.certified_scores(observation, boxes, patches[PATCH_LOCATIONS.index("anywhere")])
+    standard = len(PATCH_LOCATIONS)
     columns = (
-        *hiding.certified.tolist(),
+        *hiding.certified[:standard].tolist(),
         hiding.vacuous[PATCH_LOCATIONS.index("far")].tolist(),
         hiding.largest_square.tolist(),
-        *fabrication.certified.tolist(),
+        *fabrication.certified[:standard].tolist(),
         fabrication.largest_square.tolist(),
         scores.tolist(),
+        *hiding.certified[standard:].tolist(),
+        *fabrication.certified[standard:].tolist(),
     )
     return tuple(zip(*columns, strict=True))
 
@@ -297,7 +304,7 @@ def annotate_result(
     base, recovered = result.detections[: result.base_boxes], result.detections[result.base_boxes :]
     if result.certificates is None or threat is None:
         return draw_detections(image, base, names, recovered=recovered)
-    certificates = [dict(zip(CERTIFICATE, row, strict=True)) for row in result.certificates]
+    certificates = [dict(zip(CERTIFICATE, row, strict=False)) for row in result.certificates]
     shown = [
         BoxCertificate(
             unhidden=[place for place in PATCH_LOCATIONS if row[place] and not (place == "far" and row["vacuous_far"])],
@@ -338,6 +345,7 @@ class DetectionTotals:
     interrupted: bool = False
     threat: dict[str, Any] | None = None
     only_certified: bool = False
+    has_windows: bool = False  # the boxes have the certificates of OUTSIDE
     out: Path | None = None
     files: list[str] = field(default_factory=list)  # in `out`
     defense_sha256: str | None = None
@@ -361,7 +369,8 @@ class DetectionTotals:
         for box in result.boxes(categories):
             self.boxes += 1
             self.recovered_boxes += box["origin"] == "recovered"
-            self.certified.update(key for key in COUNTED if box.get(key))
+            self.certified.update(key for key in (*COUNTED, *OUTSIDE) if box.get(key))
+            self.has_windows |= OUTSIDE[0] in box
 
     def describe(self) -> list[str]:
         """Return sentences: the boxes, what is flagged and certified, the speed and the files."""
@@ -386,7 +395,10 @@ class DetectionTotals:
             return []
         return [
             {"patch": hiding, "not hidden": str(self.certified[hiding]), "not fabricated": str(self.certified[made])}
-            for hiding, made in zip(PATCH_LOCATIONS, NOT_FABRICATED, strict=True)
+            for hiding, made in (
+                *zip(PATCH_LOCATIONS, NOT_FABRICATED, strict=True),
+                *([OUTSIDE] if self.has_windows else []),
+            )
         ]
 
     def notes(self) -> list[str]:
@@ -430,7 +442,7 @@ class DetectionTotals:
         """The number of certified boxes by location, with the threat; None without certificates."""
         if self.threat is None:
             return None
-        counts = {key: self.certified[key] for key in COUNTED}
+        counts = {key: self.certified[key] for key in (*COUNTED, *(OUTSIDE if self.has_windows else ()))}
         return {"about": self.scope, **self.threat, "boxes": self.boxes, **counts}
 
     def to_dict(self) -> dict[str, Any]:
@@ -540,7 +552,8 @@ def save_results(
         stream.write(b"\n]\n" if before == b",\n" else b"[]\n")
 
     def write_csv(stream: BinaryIO) -> None:
-        columns = [*CSV_COLUMNS, *(() if totals.threat is None else CERTIFICATE), *info]
+        certificates = () if totals.threat is None else (*CERTIFICATE, *(OUTSIDE if totals.has_windows else ()))
+        columns = [*CSV_COLUMNS, *certificates, *info]
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
         writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()

@@ -302,7 +302,7 @@ def _compare_images(
         changed = changed_rectangle(load_image(before.path), load_image(after.path))
         size = before.observation.width, before.observation.height
         explained = False
-        for row, patch in enumerate(threat.patches()):
+        for row, patch in enumerate(threat.at_all_locations(has_windows=False).patches()):
             fits = patch_explains(changed, patch, boxes, *size)
             holds = tally.certified[threat][row][objects] & fits
             certified[patch.location] += int(holds.sum())

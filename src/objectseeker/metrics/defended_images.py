@@ -16,7 +16,7 @@ from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.joint import JointCertificate
 from objectseeker.core.observation import Observation
 from objectseeker.core.rules import IouRule, PruningRule, Rule
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel
+from objectseeker.core.threats import ALL_LOCATIONS, PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel
 from objectseeker.metrics.average_precision import Curve, defended_curve
 from objectseeker.metrics.certified import ProofTable, build_proof_table, certified_objects, joint_certificates
 from objectseeker.metrics.image_set import BoxTable, ImageSet
@@ -26,7 +26,7 @@ from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatingPoint:
-    """A defended detector at one base threshold: recalls in percent, counts (PATCH_LOCATIONS, classes)."""
+    """A defended detector at one base threshold: recalls in percent, counts (locations, classes)."""
 
     rule: PruningRule
     clean_recall: float
@@ -111,7 +111,7 @@ class DefendedImageSet:
     def certified(
         self, rule: PruningRule, threat: ThreatModel, patches: list[Patch] | None = None
     ) -> tuple[Bools, Bools]:
-        """Return `certified` and `vacuous` (PATCH_LOCATIONS or `patches`, counted objects)."""
+        """Return `certified` and `vacuous` (locations or `patches`, counted objects)."""
         return certified_objects(
             self.proofs, rule, patches or threat.patches(), certification_threshold=threat.certification_threshold
         )
@@ -186,5 +186,5 @@ def shares(certified: Iterable[float], objects: int) -> dict[PatchLocation, floa
     """Counts, where by where, as percentages of the objects; None if there are none."""
     return {
         where: 100 * (float(count) / objects) if objects else None
-        for where, count in zip(PATCH_LOCATIONS, certified, strict=True)
+        for where, count in zip(ALL_LOCATIONS, certified, strict=False)  # rows may end before "outside"
     }

@@ -15,7 +15,8 @@ import numpy as np
 from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
+from objectseeker.core.recipes import has_windows
+from objectseeker.core.threats import ALL_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics import metric
@@ -37,7 +38,7 @@ ROWS = {
     "AP50 lost": "ap50_loss",
     "clean recall": "clean_recall",
     "FPPI": "fppi",
-    **{f"certified {location}": f"certified_recall.{location}" for location in PATCH_LOCATIONS},
+    **{f"certified {location}": f"certified_recall.{location}" for location in ALL_LOCATIONS},
     "guaranteed to remain": "joint_certified_recall",
     "boxes guaranteed per image": "guaranteed_boxes",
     "false alerts": "false_alert_rate",
@@ -135,7 +136,7 @@ class DefendedOutcome:
 
     def certified_recall(self, c: int | None = None) -> dict[PatchLocation, float | None]:
         """Certified recall of all objects, or of those of class `c`, per patch location."""
-        return dict.fromkeys(PATCH_LOCATIONS) if self.point is None else self.point.certified_recall(c)
+        return dict.fromkeys(self.settings.threat.locations) if self.point is None else self.point.certified_recall(c)
 
     def recall(self, c: int) -> float | None:
         """The clean recall of one class."""
@@ -294,10 +295,10 @@ class Evaluation:
 
         return {
             "certified_true_positives": {
-                location: value(metric.certified_true_positives(threat, location)) for location in PATCH_LOCATIONS
+                location: value(metric.certified_true_positives(threat, location)) for location in threat.locations
             },
             "certified_false_positives": {
-                location: value(metric.certified_false_positives(threat, location)) for location in PATCH_LOCATIONS
+                location: value(metric.certified_false_positives(threat, location)) for location in threat.locations
             },
             "output_ap50": value(metric.output_ap50),
             "ranked_ap50": value(metric.ranked_ap50),
@@ -385,7 +386,7 @@ def settings_for(
     settings = EvaluationSettings(
         rule=defense.rule,
         threshold_schedule=defense.resolved_schedule,
-        threat=ThreatModel() if threat is None else threat,
+        threat=(ThreatModel() if threat is None else threat).at_all_locations(has_windows(defense.masks)),
         base_floor=run.manifest.observation_settings.base_floor,
         **operating_point,
     )
@@ -563,13 +564,13 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, Metric]:
         metrics["defended.spurious_per_image"] = metric.spurious_per_image
         metrics |= {
             f"defended.certified_recall.{location}": metric.certified_recall(threat, location)
-            for location in PATCH_LOCATIONS
+            for location in threat.locations
         }
         if threat in tally.guaranteed:
             metrics["defended.joint_certified_recall"] = metric.joint_certified_recall(threat)
             metrics["defended.guaranteed_boxes"] = metric.guaranteed_boxes(threat)
         metrics["defended.false_alert_rate"] = metric.false_alert_rate
-        for location in PATCH_LOCATIONS:
+        for location in threat.locations:
             metrics[f"defended.certified_true_positives.{location}"] = metric.certified_true_positives(threat, location)
             metrics[f"defended.certified_false_positives.{location}"] = metric.certified_false_positives(
                 threat, location

@@ -16,6 +16,7 @@ import numpy as np
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.recipes import has_windows
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.defense import Defense
@@ -117,6 +118,7 @@ def certify_run(
         on_image: Called whenever an image is done.
     """
     certify = certify_images if run.has_labels else certify_output_boxes
+    threat = threat.at_all_locations(has_windows(defense.masks))
     rows: list[ObjectCertificate] = []
     for of_image in certify(run.images(), run.label_map, defense.rule, threat):
         rows += of_image
@@ -167,7 +169,7 @@ def _rows(
         best = ranked[0] if ranked else None
         certified_as = {
             where: next((name_of(t) for t in ranked if proven.certified[p, t]), None)
-            for p, where in enumerate(PATCH_LOCATIONS)
+            for p, where in enumerate(threat.locations)
         }
         return ObjectCertificate(
             image=image.id,

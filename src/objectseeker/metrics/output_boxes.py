@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
 from objectseeker.core.rules import PruningRule
-from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
+from objectseeker.core.threats import ALL_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.metrics.average_precision import (
     candidate_pairs,
     envelope_area,
@@ -83,7 +83,7 @@ class BoxTally:
     def certified_share(self, threat: ThreatModel, location: PatchLocation, outcome: int, weights: Floats) -> Floats:
         """Return the percentage of the boxes of an outcome that is certified, of samples (samples, images)."""
         chosen = self.outcome == outcome
-        certified = chosen & self.certified[threat][PATCH_LOCATIONS.index(location)]
+        certified = chosen & self.certified[threat][ALL_LOCATIONS.index(location)]
         images = weights.shape[1]
         part, whole = (
             weights @ np.bincount(self.image[some], self.count[some], images).astype(np.float64)
@@ -139,7 +139,7 @@ def tally_boxes(
         tables.append(image_set.label_map.map_to_dataset(boxes))
         for threat, certified in lists.items():
             certified.append(rule.certify_not_fabricated(observation, boxes, threat.patches()).certified)
-        patch = threats[0].patches()[PATCH_LOCATIONS.index("anywhere")]
+        patch = threats[0].patches()[ALL_LOCATIONS.index("anywhere")]
         scores = rule.certified_scores(observation, boxes, patch)
         ranks.append(rule.support_criteria.ranking_scores(boxes.score, scores))
     table, ranking_score = BoxTable.concatenate(tables), np.concatenate(ranks)

@@ -19,7 +19,7 @@ from objectseeker.core.certification import visible_area
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rules import PruningRule
-from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
+from objectseeker.core.threats import ALL_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.average_precision import (
     NO_BOXES,
@@ -180,7 +180,7 @@ class Tally:
 
     def vacuous_count(self, threat: ThreatModel, location: PatchLocation) -> int:
         """Count the objects that are certified only because no position is allowed."""
-        return int(self.objects[self.vacuous[threat][PATCH_LOCATIONS.index(location)]].sum())
+        return int(self.objects[self.vacuous[threat][ALL_LOCATIONS.index(location)]].sum())
 
 
 _OF_IMAGES = ("images", "flagged", "false_positives", "spurious")
@@ -221,7 +221,7 @@ class SampledTally:
         return self._sum(self._per_image())
 
     def certified(self, threat: ThreatModel, location: PatchLocation) -> Floats:
-        return self._sum(self._per_image(self.tally.certified[threat][PATCH_LOCATIONS.index(location)]))
+        return self._sum(self._per_image(self.tally.certified[threat][ALL_LOCATIONS.index(location)]))
 
     def guaranteed(self, threat: ThreatModel) -> Floats:
         return self._sum(self.tally.guaranteed[threat])

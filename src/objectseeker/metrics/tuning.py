@@ -18,7 +18,7 @@ from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rules import PruningRule, Rule
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, ThreatModel
+from objectseeker.core.threats import ALL_LOCATIONS, Patch, PatchLocation, ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
@@ -255,7 +255,7 @@ class SearchSpec:
                 f"the {self.rule.name} rule has no evidence_threshold: got rule_kinds={self.rule_kinds!r}. "
                 "Use rule_kinds=('paper',)."
             )
-        _require_some(self.locations, PATCH_LOCATIONS, "locations")
+        _require_some(self.locations, ALL_LOCATIONS, "locations")
         _require_some([self.recall_of], get_args(RecallOf), "recall_of")
         require_seed(self.seed)
         if self.half not in (0, 1):
@@ -278,7 +278,8 @@ class SearchSpec:
         """Where a search starts from."""
         recall = self.recall if self.fppi is None else None
         point: dict[str, Any] = {"clean_recall": recall, "fppi": self.fppi, "base_floor": self.base_floor}
-        return EvaluationSettings.from_schedule(ThresholdSchedule(), self.rule, threat=self.threat, **point)
+        threat = self.threat.at_all_locations("outside" in self.locations)
+        return EvaluationSettings.from_schedule(ThresholdSchedule(), self.rule, threat=threat, **point)
 
     @property
     def point(self) -> str:

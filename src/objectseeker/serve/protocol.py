@@ -137,7 +137,8 @@ def to_tensors(result: ImageResult) -> Mapping[str, Array]:
         "recovered": np.arange(len(boxes)) >= result.base_boxes,
     }
     if result.certificates is not None:
-        table = np.array(result.certificates, np.float64).reshape(len(boxes), len(CERTIFICATE))
+        rows = [row[: len(CERTIFICATE)] for row in result.certificates]
+        table = np.array(rows, np.float64).reshape(len(boxes), len(CERTIFICATE))
         column = {name: table[:, number] for number, name in enumerate(CERTIFICATE)}
         for name, columns in (("certified", PATCH_LOCATIONS), ("certified_not_fabricated", NOT_FABRICATED)):
             tensors[name] = np.stack([column[one] for one in columns], axis=1) != 0

@@ -109,7 +109,7 @@ function verdict(row, patchLocation, certified) {
 }
 
 function describeThreat(certified) {
-  const patches = certified.patch_count === 1 ? "a patch" : "two patches";
+  const patches = certified.patch_count === 1 ? "a patch" : `${certified.patch_count} patches`;
   const shape = certified.patch_aspect === 1 ? "" : `, ${certified.patch_aspect} times as wide as high`;
   return `Yes: ${patches} of ${100 * certified.patch_area} % of the image${shape} cannot hide the box, or cannot have made it or its class, from any such position: ` +
     `far from it, close to it, over it, or anywhere (T = ${certified.certification_threshold}). Largest square: no patch up to that side can at any position. ` +

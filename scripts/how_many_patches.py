@@ -1,0 +1,166 @@
+"""Print what recipes certify against one, two, three and any number of patches, at equal spurious boxes, from one run.
+
+    python scripts/how_many_patches.py RUN [--spurious 0.5] [--base-threshold 0.3] [--images 120] [--recipes R R ...]
+
+RUN is what `objectseeker observe DATASET --masks RECIPE` wrote, where RECIPE is a sum that has all recipes to compare,
+such as halves:9+bands:1%+windows:1/2+windows:1/3+windows:2/3+windows:1/4+pairs:3. Each recipe is measured with the
+lowest mask threshold at which masks add at most that many spurious boxes per image, under two rules: one masked box is
+sufficient, or evidence accumulates. The better of both is shown, threat by threat. The thresholds are chosen on the
+images that they are measured on, so shares are those of a fitted rule, and the same for every recipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from objectseeker import ObjectSeekerError, Patch, Rule
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.recipes import Recipe, parse_recipe
+from objectseeker.metrics.certified import build_proof_table, certified_objects
+from objectseeker.metrics.image_set import ImageSet, restrict_images
+from objectseeker.metrics.replay import find_candidates
+from objectseeker.metrics.tally import count_spurious
+from objectseeker.runs.run import Run, open_run
+from objectseeker.text import to_markdown
+
+THREATS = {
+    "outside": Patch(location="outside"),
+    "one carried, and outside": Patch(0.01, location="anywhere", with_outside=True),
+    "one anywhere": Patch(0.01, location="anywhere"),
+    "two anywhere": Patch(0.01, location="anywhere", count=2),
+    "three anywhere": Patch(0.01, location="anywhere", count=3),
+}
+FAMILIES = ("windows:1/2", "windows:1/3", "windows:2/3", "windows:1/4")
+OTHERS = ("halves:4", "halves:9", "bands:0.01", "bands:0.01,spacing=2.0+bands:0.01", "pairs:1", "pairs:2", "pairs:3")
+BUDGETS = (40, 121)
+STEP = 0.025
+EVIDENCE_SHARE = 0.6  # of the mask threshold
+
+
+@dataclass(frozen=True)
+class Row:
+    recipe: Recipe
+    passes: int
+    spurious: float
+    shares: dict[str, float]
+
+
+def main() -> int:
+    options = arguments()
+    run = open_run(options.run)
+    images = list(run.images())[: options.images]
+    size = images[0].observation.width, images[0].observation.height
+    recipes = [parse_recipe(text) for text in options.recipes or default_recipes()]
+    rows = []
+    for recipe in recipes:
+        try:
+            restricted = restrict_images(images, recipe)
+        except ObjectSeekerError:
+            continue  # this run has not all of its masks
+        row = measure(run, restricted, recipe, options.spurious, options.base_threshold)
+        if row is None:
+            print(f"{recipe}: more spurious boxes than that at any threshold", file=sys.stderr)
+            continue
+        rows.append(row)
+        print(f"{recipe}: {row.shares}", file=sys.stderr)
+    rows.sort(key=lambda row: row.passes)
+    objects = sum(int((~image.ignore).sum()) for image in images)
+    print(
+        f"{options.run}: {len(images)} images, {objects} objects, such as one of {size[0]} x {size[1]} pixels (passes)"
+    )
+    print(f"at most {options.spurious:g} spurious boxes per image at base threshold {options.base_threshold:g}")
+    print("certified objects in percent, against patches of 1 %\n")
+    print(
+        to_markdown(
+            [
+                {"recipe": str(row.recipe), "passes": str(row.passes), "spurious": f"{row.spurious:.2f}"}
+                | {name: f"{share:.1f}" for name, share in row.shares.items()}
+                for row in rows
+            ]
+        )
+    )
+    best = [
+        {
+            "threat": name,
+            "passes": f"at most {budget}",
+            "recipe": str(top.recipe),
+            "certified": f"{top.shares[name]:.1f}",
+        }
+        for name in THREATS
+        for budget in BUDGETS
+        for top in [max((r for r in rows if r.passes <= budget), key=lambda r: r.shares[name], default=None)]
+        if top is not None
+    ]
+    print(to_markdown(best))
+    return 0
+
+
+def default_recipes() -> list[str]:
+    """Return windows of every family together with the others: none, halves or bands; and the others alone."""
+    sums = ["+".join(chosen) for count in range(1, 5) for chosen in combinations(FAMILIES, count)]
+    mixed = [f"{other}+{windows}" for other in ("halves:4", "halves:9", "bands:0.01") for windows in sums]
+    return [*OTHERS, *sums, *mixed]
+
+
+def measure(
+    run: Run, images: Sequence[ObservedImage], recipe: Recipe, spurious: float, base_threshold: float
+) -> Row | None:
+    """Return the better of both rules for every threat; None if every threshold adds too many boxes."""
+    image_set = ImageSet.from_images(images, run.label_map)
+    observations = [image.observation for image in images]
+    floor = run.manifest.observation_settings.mask_floor
+    shares: dict[str, float] = {}
+    added = 0.0
+    for is_evidence in (False, True):
+        thresholds = np.arange(0.95, max(floor, 0.1) / (EVIDENCE_SHARE if is_evidence else 1), -STEP).round(3).tolist()
+        rules = [rule_at(threshold, base_threshold, is_evidence) for threshold in thresholds]
+        candidates = find_candidates(
+            observations, rules[0], min(rule.min_mask_score for rule in rules), max_base_threshold=1.0
+        )
+        chosen, last = None, 0.0
+        for rule, boxes in zip(rules, candidates.replay(rules), strict=True):
+            wrong = count_spurious(boxes.map_to_dataset(run.label_map), image_set).sum() / len(images)
+            if wrong > spurious:
+                break
+            chosen, last = rule, float(wrong)
+        if chosen is None:
+            continue
+        added = max(added, last)
+        proofs = build_proof_table(image_set, chosen, "exact", floor=chosen.min_mask_score)
+        certified, _ = certified_objects(proofs, chosen, list(THREATS.values()))
+        for name, holds in zip(THREATS, certified, strict=True):
+            shares[name] = max(shares.get(name, 0.0), 100 * float(holds.mean()))
+    width, height = observations[0].width, observations[0].height
+    return Row(recipe, recipe.forward_passes(width, height), added, shares) if shares else None
+
+
+def rule_at(mask_threshold: float, base_threshold: float, is_evidence: bool) -> Rule:
+    return Rule(
+        base_threshold=base_threshold,
+        mask_threshold=mask_threshold,
+        evidence_threshold=EVIDENCE_SHARE * mask_threshold if is_evidence else None,
+        filter_ioa=0.75,
+        cluster_distance=0.3,
+        edge_factor=0.85,
+    )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--spurious", type=float, default=0.5, help="boxes per image")
+    parser.add_argument("--base-threshold", type=float, default=0.3)
+    parser.add_argument("--images", type=int, help="only the first images of the run")
+    parser.add_argument("--recipes", nargs="+", help="instead of all that the run has masks of")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
