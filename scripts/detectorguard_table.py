@@ -12,7 +12,7 @@ from typing import Any
 
 from objectseeker import Halves
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.defense import DEFAULT_RULE, DEFAULT_SCHEDULE
+from objectseeker.defense import EVIDENCE_RULE, EVIDENCE_SCHEDULE
 from objectseeker.detectorguard.comparison import (
     FORWARD_PASSES,
     DetectorGuardComparison,
@@ -49,8 +49,8 @@ def main() -> None:
     arguments = parser.parse_args()
     run = open_run(arguments.run)
     settings = EvaluationSettings(  # the same rule for every detector
-        rule=DEFAULT_RULE,
-        threshold_schedule=DEFAULT_SCHEDULE,
+        rule=EVIDENCE_RULE,
+        threshold_schedule=EVIDENCE_SCHEDULE,
         threat=ThreatModel(area=arguments.patch_area),
         clean_recall=arguments.clean_recall,
     )

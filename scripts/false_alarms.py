@@ -16,9 +16,9 @@ import numpy as np
 
 from objectseeker import Defense
 from objectseeker.metrics import EvaluationSettings, ImageSet
+from objectseeker.metrics.ap_search import SearchSpec, SettingsScorer
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.image_set import restrict_images
-from objectseeker.metrics.tuning import SearchSpec, SettingsScorer
 from objectseeker.runs.run import open_run
 
 BASE_THRESHOLDS = np.array([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5])

@@ -95,7 +95,8 @@ def test_there_is_one_default_for_all_and_one_for_the_builtin_detector():
         assert Defense.for_detector("onnx:x.onnx", masks=packaged.masks).rule == DEFAULT_RULE
     scores = {"base_threshold": 0.2, "mask_threshold": 0.48, "evidence_threshold": 0.24}
     assert Rule(**scores, edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7) == BUILTIN_RULE
-    assert Rule(base_threshold=0.5, mask_threshold=0.625, evidence_threshold=0.575, edge_factor=0.7) == DEFAULT_RULE
+    general = Rule(base_threshold=0.5, mask_threshold=0.65, filter_ioa=0.75, edge_factor=0.85, cluster_distance=0.3)
+    assert general == DEFAULT_RULE
 
 
 def test_the_packages_own_defenses_are_loaded_by_name_unless_a_file_has_it(tmp_path, monkeypatch):
@@ -335,7 +336,7 @@ def test_an_unknown_setting_or_value_is_rejected(setting):
 
 def test_every_setting_of_the_file_can_be_set():
     content = Defense.for_detector("builtin").to_dict()
-    keys = content.keys() - {"rule", "threshold_schedule", "format", "fingerprint", "sha256"}
+    keys = content.keys() - {"rule", "threshold_schedule", "format", "fingerprint", "sha256", "tuned_on"}
     keys |= content["rule"].keys() - {"kind"}
     assert keys | content["threshold_schedule"].keys() | {"filter_iou", "rule"} == set(SETTINGS)
 

@@ -142,7 +142,7 @@ def test_what_is_neither_true_nor_false_is_no_survival(tmp_path, survived):
         ({"fill": 0}, "fill 114, requested 0"),
         ({"batch_size": 3}, "batch_size 8, requested 3"),
         ({"rule": replace(DEFAULT_RULE, mask_threshold=0.9), "threshold_schedule": None}, "mask_threshold "),
-        ({"rule": replace(DEFAULT_RULE, edge_factor=1.0)}, "edge_factor 0.7, requested 1.0"),
+        ({"rule": replace(DEFAULT_RULE, edge_factor=1.0)}, "edge_factor 0.85, requested 1.0"),
         ({"rule": IouRule(ioa_rule=DEFAULT_RULE)}, "filter_iou None, requested 0.8"),
     ],
 )

@@ -13,7 +13,7 @@ from ftp_server import silent_server
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import program
-from objectseeker.cli.observe import _duration
+from objectseeker.cli._console import describe_duration
 
 OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "halves:2")
 
@@ -64,7 +64,7 @@ def test_bad_options_are_one_sentence(workplace, options, named, monkeypatch):
 
 
 def test_the_estimate_is_in_units_that_people_plan_with():
-    shown = [_duration(seconds) for seconds in (0.04, 9.96, 99.4, 396, 6001, 250_000, 3e6, 1e9)]
+    shown = [describe_duration(seconds) for seconds in (0.04, 9.96, 99.4, 396, 6001, 250_000, 3e6, 1e9)]
     fine = ["0.0 seconds", "10.0 seconds", "99 seconds", "6.6 minutes"]
     assert shown == [*fine, "1.7 hours", "69 hours", "35 days", "11,574 days"]
 

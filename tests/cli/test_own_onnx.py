@@ -3,57 +3,14 @@
 import json
 
 import numpy as np
-import onnx
 import PIL.Image
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from blobs_graph import NAMES, SIDE, write_graph
 from pycocotools.coco import COCO
 
-SIDE = 64
-NAMES = ("car", "bicycle", "person")  # the graph's, by color: red, green, blue
 CATEGORIES = {7: "Mensch", 21: "Pkw", 900: "Rad"}  # ids and names that are not the graph's
 CLASS_MAP = "car=Pkw,bicycle=Rad,person=Mensch"
 LABEL_OF = {21: 0, 900: 1, 7: 2}
-
-
-def write_graph(path):
-    """Finds the blob of each pure color: where it begins and ends along both axes, scored 0.9 if there is one."""
-    nodes, constants = [], []
-
-    def constant(values, dtype=np.float32):
-        constants.append(numpy_helper.from_array(np.asarray(values, dtype), f"c{len(constants)}"))
-        return constants[-1].name
-
-    def add(kind, *inputs, name=None, **attributes):
-        nodes.append(helper.make_node(kind, inputs, [name or f"t{len(nodes)}"], **attributes))
-        return nodes[-1].output[0]
-
-    def axes(*values):
-        return constant(values, np.int64)
-
-    bright = add("Cast", add("Greater", "images", constant(180)), to=TensorProto.FLOAT)
-    alone = add("ReduceSum", bright, axes(1), keepdims=1)  # gray and white are no colors
-    pure = add("Mul", bright, add("Cast", add("Equal", alone, constant(1)), to=TensorProto.FLOAT))
-    ends = []
-    for other in (2, 3):  # the axis that is not asked about
-        seen = add("ReduceMax", pure, axes=[other], keepdims=0)  # N x 3 x side
-        last = add("ReduceMax", add("Mul", seen, constant(np.arange(1, SIDE + 1))), axes=[2], keepdims=1)
-        room = add("ReduceMax", add("Mul", seen, constant(np.arange(SIDE, 0, -1))), axes=[2], keepdims=1)
-        ends.append((add("Min", add("Sub", constant(SIDE), room), last), last))
-    (left, right), (top, bottom) = ends
-    add("Concat", left, top, right, bottom, name="boxes", axis=2)
-    there = add("ReduceMax", pure, axes=[2, 3], keepdims=0)
-    scored = add("Mul", add("Unsqueeze", there, axes(2)), constant(0.9 * np.eye(3)[None]))
-    add("Identity", scored, name="scores")
-    outputs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3, size])
-        for name, size in (("boxes", 4), ("scores", 3))
-    ]
-    inputs = [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, SIDE, SIDE])]
-    graph = helper.make_graph(nodes, "blobs", inputs, outputs, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
 
 
 def write_data(folder):
@@ -100,7 +57,7 @@ def test_from_check_detector_to_report(tmp_path, call):
     assert "boxes without area skipped: 1" in noted
 
     few = ("--set", "filter_ioa=0.6", "--set", "edge_factor=1", "--set", "cluster_distance=0.1")
-    call("tune", "run", *few, "--out", "tuned")
+    call("tune", "run", "--max-ap-loss", "1", *few, "--out", "tuned")
     tuned = ("--defense", "tuned/defense.json")
     answer = json.loads(call("evaluate", "run", *tuned, "--json")[0])
     assert (answer["images"], answer["objects"]) == (7, len(truth))

@@ -69,9 +69,9 @@ def test_without_scores_the_rule_is_everybodys_and_with_them_the_papers(workplac
     rule = answer["defense"]["rule"]
     assert (rule["base_threshold"], rule["mask_threshold"], rule["evidence_threshold"], rule["edge_factor"]) == (
         0.5,
-        0.625,
-        0.575,
-        0.7,
+        0.65,
+        None,
+        0.85,
     )
     assert answer["settings"]["patch_area"] == 0.05
     answer = json.loads(run(workplace, "evaluate", "run", "--json", "--set", "rule=paper", "--set", "alpha=0.8").stdout)
@@ -138,8 +138,8 @@ def test_evaluate_shows_recall_under_attack(workplace):
     assert recall["effects"] == json.loads((workplace / "hit" / "attack.json").read_text())["summary"]["effects"]
     assert "fabricated boxes" in done.stdout
     for change, message in (
-        (["--set", "rule=paper", "--set", "mask_threshold=0.9"], "mask_threshold 0.625, requested 0.9"),
-        (["--set", "edge_factor=0.9"], "edge_factor 0.7, requested 0.9"),
+        (["--set", "rule=paper", "--set", "mask_threshold=0.9"], "mask_threshold 0.65, requested 0.9"),
+        (["--set", "edge_factor=0.9"], "edge_factor 0.85, requested 0.9"),
         (["--patch-area", "2%"], "0.01 of the image"),
         (["--certification-threshold", 0.1], "0.0, requested 0.1"),
     ):

@@ -47,7 +47,8 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
 
     _, noted = call(*TUNE, "--passes", "4", code=2)
     assert "the fewest are 5, with halves:1" in noted.splitlines()[-1]
-    assert "give --passes, too" in call("tune", "sum", "--processes", "2", code=2)[1]
+    assert "give --passes, too" in call(*TUNE, "--masks", "halves:1", code=2)[1]
+    assert defense.tuned_on is not None
 
 
 def test_a_run_whose_detector_has_no_spec_is_tuned_without_a_defense(call, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from objectseeker.cli._tuning_tables import recipe_plot, recipe_rows, save_recip
 from objectseeker.core.recipes import parse_recipe, subrecipes
 from objectseeker.datasets import DatasetImage
 from objectseeker.metrics import SearchSpace, SearchSpec, evaluate_images
+from objectseeker.metrics.ap_search import NO_GAIN
 from objectseeker.metrics.image_set import split_images
 from objectseeker.metrics.recipe_search import (
     CLOSE,
@@ -25,7 +26,6 @@ from objectseeker.metrics.recipe_search import (
     settings_at_alpha,
     within_budget,
 )
-from objectseeker.metrics.tuning import NO_GAIN
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.run import open_run
 from objectseeker.runs.writer import open_writer

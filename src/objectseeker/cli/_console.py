@@ -165,6 +165,14 @@ def print_next(command: str) -> None:
     stdout_console.print(f"Next: {escape(command)}")
 
 
+def describe_duration(seconds: float) -> str:
+    """Describe a time to plan with, in seconds, minutes, hours or days."""
+    for name, length, most in (("seconds", 1, 100), ("minutes", 60, 100), ("hours", 3600, 72)):
+        if seconds < most * length:
+            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {name}"
+    return f"{seconds / 86400:,.0f} days"
+
+
 def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2))
 

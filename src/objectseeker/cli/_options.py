@@ -6,6 +6,7 @@ A command names a group as one parameter; `expand_groups` shows the command line
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -259,6 +260,8 @@ def defense_and_settings(
 
     chosen = defense.build(run)
     warn_unsuitable_masks(chosen.masks, threat.patch_count)
+    warn_untuned(chosen, run.folder)
+    warn_tuned_images(run, chosen)
     return chosen, settings_for(run, chosen, threat=threat.threat_model(), **parse_operating_point(operating_point))
 
 
@@ -312,6 +315,27 @@ def open_run(folder: Path) -> Run:
     if run.manifest.unmatched_classes:
         warn(f"classes skipped because the detector does not know them: {', '.join(run.manifest.unmatched_classes)}")
     return run
+
+
+def warn_untuned(defense: Defense, source: str | Path) -> None:
+    """Say with which command to find a rule for this detector, where it has the general default."""
+    if defense.is_untuned:
+        run = (Path(source) / "run.json").is_file()
+        spec = "" if run else f" --detector {shlex.quote(defense.detector_name)}"
+        warn(
+            "the rule is the general default, not chosen for this detector. Choose one from unlabeled images: "
+            f"objectseeker tune {shlex.quote(str(source))}{spec} --out tuned"
+        )
+
+
+def warn_tuned_images(run: Run, defense: Defense) -> None:
+    """Say how many images of a run chose the defense that is measured on them."""
+    tuned = run.tuned_images(defense)
+    if tuned:
+        warn(
+            f"{tuned} of the {len(run.indices)} images chose this defense, so it looks better here than it is: measure "
+            f"it on images that observe --exclude {shlex.quote(str(run.folder))} leaves"
+        )
 
 
 def warn_unsuitable_masks(masks: Recipe, patches: int) -> None:

@@ -11,12 +11,14 @@ from objectseeker.cli._evaluation_tables import slices_for_terminal, slices_in_m
 from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.inference.drawing import BLACK, ORANGE
-from objectseeker.metrics import EvaluationSettings, TuningResult
+from objectseeker.metrics import EvaluationSettings, Tuning, TuningResult
+from objectseeker.metrics.ap_search import Trial, TunedRule
+from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 from objectseeker.metrics.recipe_search import RecipeChoice, RecipeSearchResult
 from objectseeker.metrics.slices import SliceMetrics
-from objectseeker.metrics.tuning import Trial, TunedRule
+from objectseeker.metrics.tuning import PricedRule, format_interval
 from objectseeker.report import plots
-from objectseeker.report.plots import BLUE, LINE_STYLES, Line, LineStyle, Panel, Plot
+from objectseeker.report.plots import BLUE, LINE_STYLES, PURPLE, Line, LineStyle, Panel, Plot
 from objectseeker.text import per_image, percent, to_csv, to_markdown, transpose
 
 LOCATIONS: tuple[PatchLocation, ...] = ("far", "close", "over")
@@ -83,20 +85,14 @@ def _certified(trial: Trial | None) -> dict[str, str]:
 
 
 def tuning_caveats(tuning: TuningResult) -> list[str]:
-    """Explain limits of the search, missing metrics of the held-out half, and problems of the best rule."""
-    missing = [
-        f"{kind} rule, AP50 loss up to {point.max_ap_loss:g}: {point.held_out_caveat}"
-        for kind, points in tuning.frontier.items()
-        for point in points
-        if point.held_out_caveat is not None
-    ]
+    """Explain limits of the search, and problems of the best rule."""
     unlimited = [
         f"{kind} rule: every allowed loss leads to the same setting, so AP is not the limit"
         for kind, points in tuning.frontier.items()
         if len(points) > 1 and len({point.settings for point in points}) == 1
     ]
     fppi_warning = tuning.best.fppi_warning
-    return [*tuning.caveats, *missing, *unlimited, *([fppi_warning] if fppi_warning else [])]
+    return [*tuning.caveats, *unlimited, *([fppi_warning] if fppi_warning else [])]
 
 
 def tuning_dict(tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> dict[str, Any]:
@@ -188,6 +184,97 @@ def _bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+# --- Without labels: the best rule for a number of spurious boxes -----------------------------------------------------
+
+
+def price_rows(tuning: Tuning) -> list[dict[str, str]]:
+    """Return, for each price, the rule and what it costs and certifies on the held-out images."""
+    return [_price_row(f"{point.price:g}", point) for point in tuning.frontier] + [
+        _price_row("untuned", tuning.untuned)
+    ]
+
+
+def _price_row(name: str, point: PricedRule) -> dict[str, str]:
+    held_out, rule = point.held_out, point.rule
+    metrics = {"spurious per image": held_out.spurious} | dict(held_out.certified) | {"mean": held_out.mean_certified}
+    cells = {key: format_interval(one, 2 if key == "spurious per image" else 1) for key, one in metrics.items()}
+    low = rule.evidence_threshold
+    return {
+        "price": name,
+        **cells,
+        "searched": format_interval(point.searched.spurious, 2),
+        "mask_threshold": f"{rule.mask_threshold:g}",
+        "evidence_threshold": "" if low is None else f"{low:g}",
+        "evidence_power": "" if low is None else f"{rule.evidence_power:g}",
+        "filter_ioa": f"{rule.filter_ioa:g}",
+        "edge_factor": f"{rule.edge_factor:g}",
+        "cluster_distance": f"{rule.cluster_distance:g}",
+    }
+
+
+def price_plot(tuning: Tuning) -> Plot:
+    """Plot the certified share of own boxes against spurious boxes per image, both on the held-out images."""
+    points = sorted(tuning.frontier, key=lambda point: point.held_out.spurious.value)
+    x = [point.held_out.spurious.value for point in points]
+    lines = [
+        Line(location, x, [_known(point.held_out.certified[location]) for point in points], LINE_STYLES[location])
+        for location in LOCATIONS
+    ]
+    lines.append(Line("mean", x, [_known(point.held_out.mean_certified) for point in points], MEAN_STYLE))
+    untuned = tuning.untuned.held_out
+    style = LineStyle(PURPLE, "X", "", hollow=True)
+    lines.append(Line("mean, untuned", [untuned.spurious.value], [_known(untuned.mean_certified)], style))
+    panel = Panel(
+        x_label="spurious boxes per clean image",
+        y_label="own boxes certified, %",
+        series=lines,
+        y_limits=plots.zero_based_limits([y for line in lines for y in line.y]),
+        marked=tuning.best.held_out.spurious.value,
+    )
+    held_out = tuning.best.held_out
+    note = (
+        f"Base threshold {tuning.threshold:g}, masks {tuning.masks}. Rules chosen without labels on "
+        f"{tuning.best.searched.images} images for each price, both axes measured on {held_out.images} other images "
+        f"with {held_out.own_boxes} own boxes."
+    )
+    return Plot("Certified share against spurious boxes", [panel], note)
+
+
+def _known(interval: ConfidenceInterval) -> float | None:
+    return interval.value if interval.known else None
+
+
+def render_prices(tuning: Tuning) -> list[Any]:
+    """Return what `tune` prints: the threshold, the tuned rule beside the untuned one, and the frontier."""
+    held_out, best = tuning.best.held_out, tuning.best
+    title = f"On {held_out.images} held-out images with {held_out.own_boxes} own boxes, 95 % intervals"
+    short = [
+        {name: row[name] for name in ("price", "spurious per image", *LOCATIONS, "mean")} for row in price_rows(tuning)
+    ]
+    searched = best.searched
+    return [
+        f"base threshold {tuning.threshold:g}: {tuning.threshold_reason}",
+        f"masks {tuning.masks}: at most {tuning.forward_passes} forward passes per image",
+        f"{tuning.rules:,} rules competed on {searched.images} images in {tuning.seconds:.0f} seconds; the best for at "
+        f"most {best.price:g} spurious boxes per image has {format_interval(searched.spurious, 2)} there",
+        terminal_table(title, tuning.rows()),
+        terminal_table("Other prices, on the held-out images; certified shares in percent", short),
+        *tuning.caveats,
+    ]
+
+
+def save_prices(out: Path, tuning: Tuning) -> None:
+    """Write tuning.json, frontier.csv, tuning.md, and the plot with matplotlib."""
+    out.mkdir(parents=True, exist_ok=True)
+    save_json(out / "tuning.json", tuning.to_dict())
+    rows = price_rows(tuning)
+    save_text(out / "frontier.csv", to_csv(rows))
+    parts = [to_markdown(tuning.rows()), to_markdown(rows), _bullets(tuning.caveats)]
+    save_text(out / "tuning.md", "\n\n".join(part for part in parts if part) + "\n")
+    if plots.unavailable_reason() is None:
+        plots.save(price_plot(tuning), out / "frontier")
+
+
 # --- The best masks within a number of forward passes -----------------------------------------------------------------
 
 
@@ -223,7 +310,7 @@ def recipe_caveats(result: RecipeSearchResult) -> list[str]:
     reasons = (
         (choice.budget, reason)
         for choice in result.chosen
-        for reason in (choice.best.held_out_caveat, choice.best.fppi_warning)
+        for reason in (choice.best.broken_promise, choice.best.fppi_warning)
         if reason
     )
     return [*result.caveats, *(f"at most {budget} passes: {reason}" for budget, reason in reasons)]

@@ -31,6 +31,7 @@ from objectseeker.cli._options import (
     print_rule,
     read_class_map,
     warn_unsuitable_masks,
+    warn_untuned,
 )
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def detect(
 
     def on_start(cost: str) -> None:
         print_rule(chosen)
+        warn_untuned(chosen, inputs[0])
         if certify:
             warn_unsuitable_masks(chosen.masks, threat.patch_count)
         stderr_console.print(escape(cost))

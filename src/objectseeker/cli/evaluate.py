@@ -22,7 +22,9 @@ from objectseeker.cli._options import (
     open_run,
     parse_operating_point,
     tags_and_slices,
+    warn_tuned_images,
     warn_unsuitable_masks,
+    warn_untuned,
 )
 from objectseeker.cli._tracks import TrackOptions, render_tracks, save_tracks, track_criteria, usable_tracks
 
@@ -114,6 +116,8 @@ def evaluate(
         _compare_attacked(run, open_run(attacked), chosen, model, point, out, as_json)
         return
     warn_unsuitable_masks(chosen.masks, threat.patch_count)
+    warn_untuned(chosen, run.folder)
+    warn_tuned_images(run, chosen)
     tagged, requested = tags_and_slices(run, tags, slices)
     if objects is not None:
         _certify_objects(run, chosen, model, objects, as_json and not run.has_labels)

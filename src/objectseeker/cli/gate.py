@@ -10,7 +10,7 @@ import typer
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, progress, stdout_console, warn
-from objectseeker.cli._options import Json, open_run, print_rule
+from objectseeker.cli._options import Json, open_run, print_rule, warn_tuned_images
 
 if TYPE_CHECKING:
     from objectseeker.gate.judge import GateResult
@@ -57,6 +57,14 @@ def gate(
     example: Annotated[
         bool, typer.Option("--example", help="Print a commented policy to start from.", rich_help_panel="Output")
     ] = False,
+    allow_tuned_images: Annotated[
+        bool,
+        typer.Option(
+            "--allow-tuned-images",
+            help="Judge although images of the run chose the defense.",
+            rich_help_panel="Advanced",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Hold a run against a policy: pass, fail or undecided, at the ends of confidence intervals.
@@ -98,8 +106,11 @@ def gate(
             out=out,
             audit_bundle=audit_bundle,
             allow_undecided=allow_undecided,
+            allow_tuned_images=allow_tuned_images,
             on_progress=bar.update,
         )
+    if allow_tuned_images:
+        warn_tuned_images(stored, judged)
     digest = result.audit_bundle_sha256
     if as_json:
         print_json(result.to_dict() | ({} if digest is None else {"audit_bundle_sha256": digest}))

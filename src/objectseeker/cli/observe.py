@@ -11,7 +11,16 @@ import typer
 
 from objectseeker import detectors
 from objectseeker.cli._app import Interrupted, app
-from objectseeker.cli._console import escape, print_json, print_next, progress, stderr_console, stdout_console, warn
+from objectseeker.cli._console import (
+    describe_duration,
+    escape,
+    print_json,
+    print_next,
+    progress,
+    stderr_console,
+    stdout_console,
+    warn,
+)
 from objectseeker.cli._options import (
     DATASET,
     AllowOutsidePaths,
@@ -40,6 +49,10 @@ def observe(
     seed: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, help="Seed of --sample; a larger sample adds images.", rich_help_panel=INPUT),
+    ] = None,
+    exclude: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="Skip the images of this run; repeatable.", rich_help_panel=INPUT),
     ] = None,
     class_map: ClassMap = None,
     defense: DefenseOptions,
@@ -113,7 +126,7 @@ def observe(
     """
     from objectseeker.runs.engines import ClusterRequest
     from objectseeker.runs.manifest import ObservationSettings
-    from objectseeker.runs.observe import dataset_of, observe, plan_run, time_view
+    from objectseeker.runs.observe import dataset_of, observe, plan_run, time_view, without_images_of
 
     if limit is not None and sample is not None:
         raise ObjectSeekerError("give --limit (the first images) or --sample (some of all), not both")
@@ -124,6 +137,7 @@ def observe(
         raise ObjectSeekerError(f"--workers {workers} needs a Ray cluster: add --ray auto or --ray local")
     cluster = None if ray is None else ClusterRequest(address=None if ray == "local" else ray, workers=workers)
     data = dataset_of(dataset, out, strict=strict, allow_outside_paths=allow_outside_paths)
+    data = without_images_of(data, exclude or ())
     settings = [*(defense.settings or ()), *([] if masks is None else [f"masks={masks}"])]
     chosen = replace(defense, settings=settings).build()
     stored = ObservationSettings.from_defense(chosen, base_floor=base_floor, mask_floor=mask_floor)
@@ -139,7 +153,7 @@ def observe(
         else:
             stdout_console.print(f"{plan.reason}.")
             each = f"{seconds_per_view * 1000:.1f} ms each here"
-            stdout_console.print(f"{cost}, {each}: about {_duration(seconds)}")
+            stdout_console.print(f"{cost}, {each}: about {describe_duration(seconds)}")
         return
     stderr_console.print(f"{plan.reason}: {cost}")
     for warning in data.warnings:
@@ -187,11 +201,3 @@ def _how_far(steps: list[tuple[int, int]]) -> str:
         return "Nothing was observed yet."
     done, total = steps[0]
     return f"{done:,} of {total:,} images are done; rerun the same command to resume."
-
-
-def _duration(seconds: float) -> str:
-    """A time to plan with: seconds, minutes, hours or days, whichever fits."""
-    for name, length, most in (("seconds", 1, 100), ("minutes", 60, 100), ("hours", 3600, 72)):
-        if seconds < most * length:
-            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {name}"
-    return f"{seconds / 86400:,.0f} days"

@@ -18,6 +18,7 @@ from objectseeker.cli._options import (
     expand_groups,
     print_rule,
     warn_unsuitable_masks,
+    warn_untuned,
 )
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def serve(
     bound = served.with_fingerprint(served.fingerprint or loaded.fingerprint)
     passes = 1 + len(bound.masks.masks(SQUARE_SIDE, SQUARE_SIDE))  # rejects masks for streams
     print_rule(bound)
+    warn_untuned(bound, "IMAGES")
     stderr_console.print(
         f"{passes:,} forward passes for a square image, at most {MAX_VIEW_RATIO * passes:,} for any other shape"
     )

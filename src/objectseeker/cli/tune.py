@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from objectseeker import ObjectSeekerError
+from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, progress, stdout_console, warn
+from objectseeker.cli._console import (
+    describe_duration,
+    escape,
+    print_json,
+    print_next,
+    progress,
+    stderr_console,
+    stdout_console,
+    warn,
+)
 from objectseeker.cli._options import (
+    AllowOutsidePaths,
+    ClassMap,
+    Device,
     Json,
-    RunFolder,
     Slices,
     TagsFile,
     ThreatModelOptions,
@@ -23,125 +36,337 @@ from objectseeker.cli._options import (
     open_run,
     parse_operating_point,
     print_rule,
+    read_class_map,
     tags_and_slices,
 )
+from objectseeker.cli._settings import change_settings
+from objectseeker.defense import DETECTOR_SETTINGS
 
 if TYPE_CHECKING:
-    from objectseeker.metrics import SearchSpace, SearchSpec, TuningResult
+    from objectseeker.core.masks import Image
+    from objectseeker.core.threats import ThreatModel
+    from objectseeker.metrics import SearchSpec, TuningResult
     from objectseeker.metrics.slices import ImageTags, SliceMetrics
     from objectseeker.runs.run import Run
 
 
-FIXABLE = ("filter_ioa", "edge_factor", "cluster_distance")
+FIXABLE = ("filter_ioa", "edge_factor", "cluster_distance")  # of the rule
+LABELS = "Price by labels"
 
 
 @app.command()
 @expand_groups
 def tune(
-    run: RunFolder,
-    max_ap_loss: Annotated[float, typer.Option(metavar="POINTS", help="Clean AP50 that may be lost, in points.")] = 1.0,
-    operating_point: Annotated[
-        str | None,
-        typer.Option(metavar="KEY=VALUE", help="Certify most at clean_recall=0.8 (default) or fppi=1."),
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A run; or images to observe: a folder, a dataset, a video.")
+    ],
+    detector: Annotated[
+        str | None, typer.Option("--detector", "-d", metavar="SPEC", help="Detector. Not needed for a run.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for defense.json, tables, a plot and the run.")] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Score at which the detector is deployed. Default: that of the best F1, else 0.5."),
+    ] = None,
+    spurious: Annotated[
+        float | None, typer.Option(help="Boxes that masks may add to a clean image, at most. [0.25]")
     ] = None,
     passes: Annotated[
         list[int] | None,
-        typer.Option(help="Forward passes per image at most: choose the masks, too, from the run's; repeatable."),
+        typer.Option(help="Forward passes per image at most: choose the masks, too."),
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(metavar="MS", help="Milliseconds per image on this machine: choose the masks, too.")
     ] = None,
     masks: Annotated[
         list[str] | None,
-        typer.Option(metavar="RECIPE", help="With --passes: only these masks, among those of the run; repeatable."),
+        typer.Option(metavar="RECIPE", help="Masks to use; of a run, among its masks. [halves:30]"),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of images to observe, the first ones.")] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Number of images to observe, drawn at random. [200]")
+    ] = None,
+    split: Annotated[float, typer.Option(help="Share of the images that are searched; the others measure.")] = 0.5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of the split.")] = 0,
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes that search. Default: one per core.")] = None,
+    max_ap_loss: Annotated[
+        float | None,
+        typer.Option(metavar="POINTS", help="Clean AP50 that may be lost, in points.", rich_help_panel=LABELS),
+    ] = None,
+    operating_point: Annotated[
+        str | None,
+        typer.Option(metavar="KEY=VALUE", help="Certify most at clean_recall=0.8 or fppi=1.", rich_help_panel=LABELS),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help=f"Fix {', '.join(FIXABLE)} instead of searching it."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help=f"Fix {', '.join(FIXABLE)}; or set an option of the detector.",
+        ),
     ] = None,
     tags: TagsFile = None,
     slices: Slices = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split into two halves.")] = 0,
-    processes: Annotated[int, typer.Option(help="With --passes: recipes that are searched at the same time.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Folder for defense.json, tables, JSON and a plot.")] = None,
+    class_map: ClassMap = None,
+    device: Device = None,
+    allow_outside_paths: AllowOutsidePaths = False,
     as_json: Json = False,
     *,
     threat: ThreatModelOptions,
 ) -> None:
-    """Search the rule that certifies most within a clean AP loss, on one half of the images; report the other half.
+    """Choose a defense for a detector from unlabeled images: the rule and, within a budget, the masks.
 
-    The paper's rule and the evidence rule are compared, for several losses: the frontier. The best within --max-ap-loss
-    is written to defense.json, for every other command: detect, evaluate, report, attack, gate.
+    --threshold is the score at which you deploy the detector. A defense outputs its boxes and, on clean images, a few
+    spurious ones that masks add. Of all rules that add at most --spurious boxes per image, at the upper end of the 95 %
+    interval, the one is chosen that certifies most of the detector's own boxes. The images are split in two: one part
+    is searched, the other measures exactly the rule that is written. Exit code 1: it breaks the promise there.
 
-    With --passes N masks are chosen, too: of all recipes whose masks are among those of the run, the one that certifies
-    most with at most N forward passes on every image. What is found is estimated from the run's views; to certify it,
-    observe again with the defense.json. With several N there is a defense-N.json for each.
+    With annotations the price may be --max-ap-loss at an --operating-point instead, as in the paper.
 
+    Example:  objectseeker tune photos/ --detector onnx:model.onnx --threshold 0.4 --out tuned
+    Example:  objectseeker tune clip.mp4 --detector onnx:model.onnx --latency 500 --out tuned
+    Example:  objectseeker tune runs/mine --threshold 0.4 --spurious 0.5 --passes 40 --out tuned
     Example:  objectseeker tune runs/voc --max-ap-loss 1 --operating-point clean_recall=0.8 --out tuned
-    Example:  objectseeker tune runs/voc --operating-point fppi=1 --tags tags.csv --by weather --by class --out tuned
-    Example:  objectseeker tune runs/sum --passes 20 --passes 40 --processes 2 --out tuned
-    Example:  objectseeker detect photos/ --defense tuned/defense.json --out found
+    Example:  objectseeker detect photos/ --defense tuned/defense.json --certify --out found
     """
-    from objectseeker import metrics
-    from objectseeker.cli._tuning_tables import render_tuning, save_tuning, tuning_dict
-    from objectseeker.metrics import SearchSpec
+    from objectseeker.core.recipes import parse_recipe
+    from objectseeker.metrics.tuning import masks_for_budget
 
-    stored = open_run(run)
+    labels = {"--max-ap-loss": max_ap_loss, "--operating-point": operating_point, "--tags": tags, "--by": slices}
+    by_labels = next((name for name, value in labels.items() if value), None)
+    if by_labels and (threshold is not None or spurious is not None or latency is not None):
+        raise ObjectSeekerError(f"{by_labels} states the price by labels: omit --threshold, --spurious and --latency")
+    if limit is not None and sample is not None:
+        raise ObjectSeekerError("give --limit (the first images) or --sample (some of all), not both")
+    fixed, of_detector = _fixed_settings(settings or ())
+    model = threat.threat_model()
+    if (Path(source) / "run.json").is_file():
+        if detector is not None or of_detector:
+            raise ObjectSeekerError(f"the run has its own detector: omit {detector or of_detector[0]}")
+        stored, recipes = open_run(Path(source)), masks or []
+    else:
+        if detector is None or out is None:
+            raise ObjectSeekerError(
+                f"{source!r} is no run, so its images are observed first: add --detector SPEC and --out DIR"
+            )
+        if len(masks or []) > 1:
+            raise ObjectSeekerError(f"images are observed with one recipe: got --masks {' --masks '.join(masks or [])}")
+        recipe = masks_for_budget(max(passes) if passes else None, model) if not masks else parse_recipe(masks[0])
+        defense = change_settings(Defense.for_detector(detector, masks=recipe), of_detector)
+        stored, recipes = (
+            _observe(source, defense, out / "run", limit, sample, seed, class_map, device, allow_outside_paths),
+            [],
+        )
+    if not stored.has_detector:
+        warn("the run does not say how its detector is loaded: what is found is shown, but no defense is written")
+    request = _Request(stored, source, passes or [], recipes, fixed, model, seed, processes, out, as_json)
+    if by_labels:
+        broken = _tune_by_labels(request, max_ap_loss, operating_point, tags, slices)
+    else:
+        broken = _tune_without_labels(request, threshold, spurious, latency, split)
+    if broken is not None:
+        stderr_console.print(f"[bold red]promise broken:[/] {escape(broken)}")
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is tuned, and what both ways to state a price have in common."""
+
+    run: Run
+    source: str
+    passes: list[int]
+    masks: list[str]
+    fixed: dict[str, tuple[float, ...]]  # settings of the rule that are not searched
+    threat: ThreatModel
+    seed: int
+    processes: int | None
+    out: Path | None
+    as_json: bool
+
+    def finish(self, defense: Defense | None, evaluated: bool) -> None:
+        """Print where the defense is, and the next step."""
+        if defense is None:
+            return
+        if self.out is None:
+            print_rule(defense)
+            return
+        written = shlex.quote(str(self.out / "defense.json"))
+        stdout_console.print(f"Written: {escape(written)}; the frontier: {escape(str(self.out / 'tuning.md'))}")
+        if evaluated:
+            print_next(f"objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {written}")
+        else:
+            print_next(f"objectseeker detect {shlex.quote(self.source)} --defense {written} --certify --out found")
+
+
+def _observe(
+    source: str,
+    defense: Defense,
+    folder: Path,
+    limit: int | None,
+    sample: int | None,
+    seed: int,
+    class_map: str | None,
+    device: str | None,
+    allow_outside_paths: bool,
+) -> Run:
+    """Observe the images of a source in a folder beside the results; say first how long it takes."""
+    from objectseeker.detectors import load_detector
+    from objectseeker.inference.frame_sources import is_video
+    from objectseeker.metrics.tuning import DEFAULT_SAMPLE
+    from objectseeker.runs.manifest import ObservationSettings
+    from objectseeker.runs.observe import dataset_of, observe, plan_run, time_view
+
+    count = limit or sample or DEFAULT_SAMPLE
+    video = is_video(source)
+    if video and not (folder / "run.json").is_file():
+        data = dataset_of(_frames(source, count), folder)
+    elif video:  # its frames are stored already
+        data = dataset_of(folder / "images", folder)
+    else:
+        data = dataset_of(source, folder, allow_outside_paths=allow_outside_paths)
+    order = None if video or limit is not None or len(data) <= count else seed
+    for warning in data.warnings:
+        warn(warning)
+    stored = ObservationSettings.from_defense(defense)
+    plan = plan_run(data, stored, limit=count)
+    drawn = "" if order is None else f" drawn with seed {order} from {len(data):,}"
+    cost = f"{plan.images:,} images{drawn} x {plan.views_per_image:,} views = {plan.forward_passes:,} forward passes"
+    loaded = load_detector(defense.detector, device=device, **defense.options)
+    if not (folder / "run.json").is_file():
+        seconds = time_view(data, loaded, stored, limit=count, seed=order)
+        cost += f", {1000 * seconds:.1f} ms each here: about {describe_duration(plan.forward_passes * seconds)}"
+    stderr_console.print(f"{escape(cost)}. Interrupted, the same command resumes.")
+    with progress("observing", plan.images) as bar:
+        return observe(
+            data,
+            defense,
+            out=folder,
+            limit=count,
+            seed=order,
+            class_map=None if class_map is None else read_class_map(class_map),
+            device=device,
+            on_progress=bar.update,
+            on_warning=warn,
+        )
+
+
+def _frames(source: str, count: int) -> Iterator[Image]:
+    """Return frames of a video, as many as asked for and spread over it."""
+    from objectseeker.inference.frame_sources import FrameSelection, VideoFrame, open_video, read_frames
+
+    video = open_video(source)
+    stride = max((video.total or count) // count, 1)
+    frames = read_frames(video, FrameSelection(stride=stride))
+    return islice((frame.image for frame in frames if isinstance(frame, VideoFrame)), count)
+
+
+def _tune_without_labels(
+    request: _Request, threshold: float | None, spurious: float | None, latency: float | None, split: float
+) -> str | None:
+    """Print and write what was found for a number of spurious boxes; return how the promise was broken, if it was."""
+    from objectseeker import metrics
+    from objectseeker.cli._tuning_tables import render_prices, save_prices
+
+    for name, several in (("--passes", list(map(str, request.passes))), ("--masks", request.masks)):
+        if len(several) > 1:
+            raise ObjectSeekerError(f"one of them at a time: got {name} {f' {name} '.join(several)}")
+    with StageProgress() as stages:
+        tuning = metrics.tune(
+            request.run,
+            threshold=threshold,
+            spurious=spurious,
+            passes=request.passes[0] if request.passes else None,
+            latency=latency,
+            masks=request.masks[0] if request.masks else None,
+            threat=request.threat,
+            split=split,
+            seed=request.seed,
+            grid=metrics.RuleGrid(**request.fixed),
+            processes=request.processes,
+            on_progress=stages.update,
+        )
+    assert isinstance(tuning, metrics.Tuning)
+    if request.out is not None:
+        save_prices(request.out, tuning)
+        if tuning.defense is not None:
+            tuning.defense.save(request.out / "defense.json")
+        _warn_without_plots()
+    if request.as_json:
+        print_json(tuning.to_dict())
+    else:
+        _print(render_prices(tuning))
+        request.finish(tuning.defense, evaluated=(Path(request.source) / "run.json").is_file())
+    return tuning.broken_promise
+
+
+def _tune_by_labels(
+    request: _Request,
+    max_ap_loss: float | None,
+    operating_point: str | None,
+    tags: Path | None,
+    slices: list[str] | None,
+) -> str | None:
+    """Print and write what was found for a price by labels; return how the promise was broken, if it was."""
+    from objectseeker.cli._tuning_tables import render_tuning, save_tuning, tuning_dict
+    from objectseeker.metrics import SearchSpace, SearchSpec
+    from objectseeker.metrics.ap_search import tune_with_labels
+
+    run, out = request.run, request.out
     point = parse_operating_point(operating_point)
     if "base_threshold" in point:
         raise ObjectSeekerError(f"tune searches at clean_recall or fppi: got --operating-point {operating_point}")
-    space = _search_space(settings or ())
-    if masks and not passes:
-        raise ObjectSeekerError(f"--masks {masks[0]} chooses among the run's masks: give --passes, too")
-    if processes != 1 and not passes:
-        raise ObjectSeekerError(f"--processes {processes} is for several recipes at once: give --passes, too")
-    tagged, asked = tags_and_slices(stored, tags, slices)
-    if asked and passes:
+    if request.masks and not request.passes:
+        raise ObjectSeekerError(f"--masks {request.masks[0]} chooses among the run's masks: give --passes, too")
+    tagged, asked = tags_and_slices(run, tags, slices)
+    if asked and request.passes:
         raise ObjectSeekerError(f"--by {asked[0]} is about one rule: omit --passes, or evaluate what it chose")
-    if stored.manifest.detector_spec is None:
-        warn("the run does not say how its detector is loaded: what is found is shown, but no defense is written")
-    limits: dict[str, Any] = {"max_ap_loss": max_ap_loss, "threat": threat.threat_model(), "seed": seed, **point}
-    if passes:
-        floors = stored.manifest.observation_settings
-        search = SearchSpec(mask_floor=floors.mask_floor, base_floor=floors.base_floor, search_space=space, **limits)
-        _tune_within_budget(stored, search, passes, masks or [], processes, out, as_json)
-        return
+    limits: dict[str, Any] = {"threat": request.threat, "seed": request.seed, **point}
+    limits |= {"max_ap_loss": 1.0 if max_ap_loss is None else max_ap_loss, "search_space": SearchSpace(**request.fixed)}
+    if request.passes:
+        floors = run.manifest.observation_settings
+        search = SearchSpec(mask_floor=floors.mask_floor, base_floor=floors.base_floor, **limits)
+        processes = request.processes or 1
+        _tune_within_budget(run, search, request.passes, request.masks, processes, out, request.as_json)
+        return None
     with progress("settings tried", 0) as bar:
-        tuning = metrics.tune(stored, search_space=space, on_trial=bar.count, **limits)
+        tuning = tune_with_labels(run, on_trial=bar.count, **limits)
     rule, defense = tuning.chosen[0], tuning.defense
-    if rule.base_threshold < stored.manifest.observation_settings.base_floor:
+    if rule.base_threshold < run.manifest.observation_settings.base_floor:
         warn(f"base_threshold {rule.base_threshold} is below the lowest score that the run stores of base boxes")
-    rows = _sliced(stored, tuning, tagged, asked) if asked else []
+    rows = _sliced(run, tuning, tagged, asked) if asked else []
     if out is not None:
         save_tuning(out, tuning, rows)
         if defense is not None:
             defense.save(out / "defense.json")
         _warn_without_plots()
-    if as_json:
+    if request.as_json:
         print_json(tuning_dict(tuning, rows))
-        return
-    _print(render_tuning(tuning, rows))
-    if defense is None:
-        return
-    if out is None:
-        print_rule(defense)
-        return
-    written = escape(str(out / "defense.json"))
-    stdout_console.print(f"Written: {written}; the other rule and the frontier: {escape(str(out / 'tuning.md'))}")
-    stdout_console.print(f"Next: objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {written}")
+    else:
+        _print(render_tuning(tuning, rows))
+        request.finish(defense, evaluated=True)
+    return tuning.broken_promise
 
 
-def _search_space(settings: Sequence[str]) -> SearchSpace:
-    """Return what to search, with the values that --set fixes."""
-    from objectseeker.metrics import SearchSpace
-
+def _fixed_settings(settings: Sequence[str]) -> tuple[dict[str, tuple[float, ...]], list[str]]:
+    """Return the settings of the rule that --set fixes, and the settings that are about the detector."""
     fixed: dict[str, tuple[float, ...]] = {}
+    others: list[str] = []
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
+        if key not in FIXABLE:
+            if key not in DETECTOR_SETTINGS:
+                known = ", ".join((*FIXABLE, *DETECTOR_SETTINGS))
+                raise ObjectSeekerError(f"--set fixes {known}: got {setting[:80]!r}. Use KEY=VALUE.")
+            others.append(setting)
+            continue
         try:
-            if key not in FIXABLE or not equals:
+            if not equals:
                 raise ValueError
             fixed[key] = (float(value),)
         except ValueError:
-            raise ObjectSeekerError(f"--set fixes {', '.join(FIXABLE)}: got {setting[:80]!r}. Use KEY=VALUE.") from None
-    return SearchSpace(**fixed)
+            raise ObjectSeekerError(f"--set {key} must be a number: got {setting[:80]!r}. Use KEY=VALUE.") from None
+    return fixed, others
 
 
 def _sliced(run: Run, tuning: TuningResult, tags: ImageTags, requested: list[str]) -> list[SliceMetrics]:
@@ -167,6 +392,7 @@ def _tune_within_budget(
     """The best recipe for every number of passes, and what was found as a table."""
     from objectseeker.cli._tuning_tables import render_recipes, save_recipes
     from objectseeker.core.recipes import parse_recipe
+    from objectseeker.metrics.ap_search import chosen_by
     from objectseeker.metrics.recipe_search import search_recipes
 
     with StageProgress() as stages:
@@ -179,9 +405,11 @@ def _tune_within_budget(
             on_progress=stages.update,
         )
     defenses = {
-        one.budget: replace(run.defense(*one.tuning.chosen), masks=one.candidate.recipe)
+        one.budget: replace(
+            run.defense(*one.tuning.chosen), masks=one.candidate.recipe, tuned_on=chosen_by(run, found.search)
+        )
         for one in found.chosen
-        if run.manifest.detector_spec is not None
+        if run.has_detector
     }
     files = {}
     if out is not None:

@@ -63,6 +63,15 @@ class Stars:
             removes = classes.hardest([(x, y)], views)
             each = np.arange(len(removes))
             return self._prove_sets(removes, each, each, views)
+        # The position that all views combined cover least is the likeliest to fail, and no later position then matters.
+        most = self.evidence.max(axis=0, initial=0.0)
+        across, down = (classes.removes[axis][of_axis] @ most for axis, of_axis in ((0, x), (1, y)))
+        weakest = (
+            slice(int(across.argmin()), int(across.argmin()) + 1),
+            slice(int(down.argmin()), int(down.argmin()) + 1),
+        )
+        if self.unproven(x[weakest[0]], y[weakest[1]], classes).any():
+            return False
         return not self.unproven(x, y, classes).any()
 
     def unproven(self, x: Ints, y: Ints, classes: PositionClasses) -> Bools:
@@ -74,10 +83,12 @@ class Stars:
                 enough = removes.astype(np.float64) @ self.evidence.T >= 1 + MARGIN
                 left[i] = ~(enough & removes[:, self.center]).any(axis=1)
             return left
-        across, down = self._along(0, classes.removes[0][x]), self._along(1, classes.removes[1][y])
-        for star in range(0, len(self.center), STARS_AT_ONCE):
-            some = slice(star, star + STARS_AT_ONCE)
-            left &= (across[some, :, None] + down[some, None, :] < 1 + MARGIN).all(axis=0)
+        strongest = np.argsort(-self.evidence.sum(axis=1), kind="stable")  # the first stars prove most positions
+        for star in range(0, len(strongest), STARS_AT_ONCE):
+            some = strongest[star : star + STARS_AT_ONCE]
+            across = self._along(0, classes.removes[0][x], some)
+            down = self._along(1, classes.removes[1][y], some)
+            left &= (across[:, :, None] + down[:, None, :] < 1 + MARGIN).all(axis=0)
             if not left.any():
                 break
         return left
@@ -110,14 +121,16 @@ class Stars:
         needed = int(np.argmax(evidence[strongest].cumsum() >= 1 + MARGIN)) + 1
         return strongest[:needed]
 
-    def _along(self, axis: int, removes: Bools) -> Floats:
-        """Return each star's evidence at some classes of one axis; `removes` (classes, M) are the masks.
+    def _along(self, axis: int, removes: Bools, some: Ints) -> Floats:
+        """Return the evidence of some stars at some classes of one axis; `removes` (classes, M) are the masks.
 
-        A star whose center is not among them does not count: -inf.
+        A star whose center is not among them does not count: -inf. Only masks of this axis remove anything by it.
         """
-        evidence = self.evidence @ removes.T.astype(np.float64)
-        on_axis = self.masks.along[self.center, axis]
-        return np.where(on_axis[:, None] & ~removes[:, self.center].T, -np.inf, evidence)
+        views = np.flatnonzero(self.masks.along[:, axis])
+        evidence = self.evidence[np.ix_(some, views)] @ removes[:, views].T.astype(np.float64)
+        center = self.center[some]
+        on_axis = self.masks.along[center, axis]
+        return np.where(on_axis[:, None] & ~removes[:, center].T, -np.inf, evidence)
 
     def _views(self) -> Ints:
         """Return the masks that are used."""

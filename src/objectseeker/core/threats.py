@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -31,10 +32,10 @@ LONGEST_ASPECT = 1e6
 class Patch:
     """A rectangle the attacker may fill with any pixels, or several of them (`count`).
 
-    `area` is its share of the image, `aspect` its width divided by its height; of several patches each has that size. A
-    patch of another shape is covered by its bounding rectangle. It may hang over the image border. `location` says
-    which positions are allowed, object by object; of several patches each may take any of them, apart, overlapping or
-    the same:
+    `area` is its share of the image, 0.01 or "1%", `aspect` its width divided by its height; of several patches each
+    has that size. A patch of another shape is covered by its bounding rectangle. It may hang over the image border.
+    `location` says which positions are allowed, object by object; of several patches each may take any of them, apart,
+    overlapping or the same:
 
     - over: the patch overlaps the object's box with positive area;
     - far: it does not, and the gap exceeds 10 % of the image's width along x or 10 % of its height along y;
@@ -59,7 +60,7 @@ class Patch:
     with_outside: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "area", require_fraction(self.area, "patch area"))
+        object.__setattr__(self, "area", _area_of(self.area))
         require_flag(self.with_outside, "with_outside")
         object.__setattr__(self, "aspect", require_number(self.aspect, "patch aspect"))
         if self.area == 0:
@@ -112,7 +113,7 @@ class ThreatModel:
             require_fraction(self.certification_threshold, "certification_threshold")
         if self.bound not in get_args(Bound):
             raise ObjectSeekerError(f"bound must be one of {', '.join(get_args(Bound))}, got {self.bound!r}")
-        self.patches()
+        object.__setattr__(self, "area", self.patches()[0].area)
 
     def patches(self) -> list[Patch]:
         """Return the patch at every location, in their order."""
@@ -141,6 +142,16 @@ class ThreatModel:
     def anywhere(self) -> Patch:
         """Return the patch of a joint certificate, which is about a single one."""
         return Patch(self.area, self.aspect, "anywhere")
+
+
+def _area_of(area: float | str) -> float:
+    """Return an area as a share; warn of a bare 1, which is the whole image."""
+    if isinstance(area, str):
+        return parse_area(area)
+    if isinstance(area, int) and area == 1 and not isinstance(area, bool):
+        message = 'Patch(area=1) is the whole image. Write "1%" or 0.01 for one percent, 1.0 for all of it.'
+        warnings.warn(message, stacklevel=4)
+    return require_fraction(area, "patch area")
 
 
 def parse_area(text: str) -> float:

@@ -28,6 +28,7 @@ def gate(
     out: Path | str | None = None,
     audit_bundle: Path | str | None = None,
     allow_undecided: bool = False,
+    allow_tuned_images: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> GateResult:
     """Hold a run against a policy: every requirement passes, fails or is undecided.
@@ -44,13 +45,15 @@ def gate(
         out: A folder for gate.json, junit.xml, gate.md and gate.html.
         audit_bundle: A zip file for everything behind the verdict; `verify` recomputes it.
         allow_undecided: Whether an undecided verdict has exit status 0.
+        allow_tuned_images: Whether to judge although images of the run chose the defense.
         on_progress: Called with the number of finished images and their total.
 
     Returns:
         The verdict, with `verdict`, `exit_status`, one result per requirement, and `to_dict()`.
 
     Raises:
-        ObjectSeekerError: A file cannot be read, or belongs to another run, detector or defense.
+        ObjectSeekerError: A file cannot be read, or belongs to another run, detector or defense; or images of the run
+            chose the defense.
 
     Example:
         >>> result = gate("runs/voc", "policy.toml", defense="defense.json")  # doctest: +SKIP
@@ -70,6 +73,13 @@ def gate(
     read_policy(Path(policy))  # before anything is computed
     stored = run if isinstance(run, Run) else open_run(Path(run))
     judged = load_bound_defense(stored, defense)
+    tuned = stored.tuned_images(judged)
+    if tuned and not allow_tuned_images:
+        raise ObjectSeekerError(
+            f"{tuned} of the {len(stored.indices)} images chose this defense, so a verdict on them proves nothing: "
+            "judge images that objectseeker observe --exclude RUN leaves, or say --allow-tuned-images "
+            "(allow_tuned_images=True)"
+        )
     previous = baseline if isinstance(baseline, Run) or baseline is None else open_run(Path(baseline))
     files = ReleaseFiles(
         policy=Path(policy),

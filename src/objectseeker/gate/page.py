@@ -240,6 +240,7 @@ def _inputs(gate: GateResult) -> str:
         "run": run.get("fingerprint"),
         "dataset": run.get("dataset_fingerprint"),
         "images": run.get("images"),
+        "images that chose the defense": run.get("tuned_images"),
         "policy": files.get("policy"),
     }
     cells = "".join(f"<tr><th>{name}</th><td>{_text(str(value))}</td></tr>" for name, value in rows.items() if value)

@@ -122,7 +122,7 @@ def describe_inputs(files: ReleaseFiles) -> dict[str, Any]:
     """Return the fingerprints and hashes of everything that is judged; no paths."""
     return {
         "defense": _describe_defense(files.defense),
-        "run": _describe_run(files.run),
+        "run": _describe_run(files.run) | {"tuned_images": files.run.tuned_images(files.defense)},
         "baseline": None if files.baseline is None else _describe_run(files.baseline),
         "baseline_defense": None if files.baseline_defense is None else _describe_defense(files.baseline_defense),
         "files": {

@@ -49,6 +49,8 @@ def verdict_markdown(gate: GateResult) -> str:
         f"## Release gate: {MARKS[gate.verdict]}",
         f"{gate.summarize()}. Intervals at {100 * gate.policy.confidence:g} %, over images.",
     ]
+    if run.get("tuned_images"):
+        parts.append(f"{run['tuned_images']} of the {run['images']} images chose the defense that is judged on them.")
     if gate.refuted:
         parts.append("\n".join(f"- refuted: {_escape_markdown(certificate)}" for certificate in gate.refuted))
     parts.append(to_markdown([_markdown_row(result) for result in gate.results]))

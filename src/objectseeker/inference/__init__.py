@@ -79,7 +79,7 @@ def detect(
     """
     from objectseeker.core.recipes import Rolling
     from objectseeker.core.threats import ThreatModel
-    from objectseeker.inference.frame_sources import FrameSelection, Video, import_pyav
+    from objectseeker.inference.frame_sources import DecodedVideo, FrameSelection, Video, import_pyav
     from objectseeker.inference.images import ImageDetection, open_images
     from objectseeker.inference.results import Categories, DetectionTotals
     from objectseeker.inference.video import VideoDetection, require_empty
@@ -93,8 +93,11 @@ def detect(
             raise ObjectSeekerError("--class-map and --allow-outside-paths are for datasets: omit them for a video")
         if folder is not None:
             require_empty(folder)
-            if annotate:
-                import_pyav()  # a folder of frames needs it for the annotated video alone
+            if annotate and not isinstance(source, DecodedVideo):
+                try:  # a folder of frames needs it for the annotated video alone
+                    import_pyav()
+                except ObjectSeekerError:
+                    annotate = False
     else:
         given = {"stride": stride != 1, "start": start != 0, "end": end is not None, "fps": fps is not None}
         if any(given.values()):

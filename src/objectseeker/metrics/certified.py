@@ -109,7 +109,7 @@ def certified_targets(
     evidence = _evidence(proofs, rule, certification_threshold)
     objects, width, height = proofs.targets()
     beyond = np.broadcast_to(_has_bands(proofs), (len(patches), len(objects)))
-    proof_of = partial(_proof, proofs, rule, evidence)
+    proof_of = partial(target_proof, proofs, rule, evidence)
     if rule.combines_views:
         # A position that no mask of any such box removes is proven by none of them, together or alone; where there are
         # no bands, lines say which those are.
@@ -148,7 +148,7 @@ def joint_certificates_of(
         mine = slice(*np.searchsorted(proofs.object, [start, end]))
         targets = np.flatnonzero(visible[mine]) + mine.start  # object by object
         for target in targets:
-            proof = _proof(proofs, rule, evidence, int(target))
+            proof = target_proof(proofs, rule, evidence, int(target))
             of_object[int(proofs.object[target]) - start].append((proof, grown[target]))
         labeled = Detections(objects[targets], np.ones(len(targets)), proofs.label[targets])
         shared = rule.may_share_box(labeled, certification_threshold)
@@ -170,7 +170,7 @@ def _evidence(proofs: ProofTable, rule: PruningRule, certification_threshold: fl
     return np.where(proofs.share > certification_threshold + MARGIN, rule.evidence(proofs.score), 0.0)
 
 
-def _proof(proofs: ProofTable, rule: PruningRule, evidence: Floats, target: int) -> ObjectProof:
+def target_proof(proofs: ProofTable, rule: PruningRule, evidence: Floats, target: int) -> ObjectProof:
     observation, rows = proofs.image_of(target).observation, proofs.rows_of(target)
     rows = rows[evidence[rows] > 0]
     safe = np.zeros(len(observation.masks), dtype=np.bool_)

@@ -20,6 +20,7 @@ from objectseeker.core.recipes import Recipe
 from objectseeker.core.threats import ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.metrics.ap_search import SearchSpec, Trial, tune_images
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 from objectseeker.metrics.evaluation import (
     ROWS,
@@ -32,7 +33,6 @@ from objectseeker.metrics.evaluation import (
 from objectseeker.metrics.image_set import OnImage, restrict_images, split_images
 from objectseeker.metrics.metric import Metric, difference_interval
 from objectseeker.metrics.tally import Tally
-from objectseeker.metrics.tuning import SearchSpec, Trial, tune_images
 from objectseeker.runs.run import Run
 from objectseeker.text import to_html
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal
 
@@ -26,6 +27,7 @@ Values = Callable[[Floats], Floats]  # weights (samples, images) to one value pe
 
 DIGITS = 6  # of a figure: rounding differs between machines far behind that
 CELLS = 2**18  # of weights that are in memory at a time
+MAX_KEPT_CELLS = 2**20  # of weights that are kept for the next metric of as many images
 MOST_GROUPS = 400  # of images that are omitted in turn
 FEW = 5.0  # images that decide a figure: with more of them the bootstrap sees more and more of its spread
 ROUNDING = 1e-9  # of a metric: less has no influence
@@ -64,7 +66,8 @@ def bootstrap_interval(
     value = float(values(np.ones((1, images)))[0]) if images else math.nan
     if math.isnan(value):
         return NOTHING
-    drawn = np.concatenate([values(weights) for weights in resampled(images, samples, seed)])
+    every = _kept_samples if images * samples <= MAX_KEPT_CELLS else resampled
+    drawn = np.concatenate([values(weights) for weights in every(images, samples, seed)])
     drawn = drawn[~np.isnan(drawn)]
     apart = _jackknife_influence(values, images)
     low, high = _bca(value, drawn, _acceleration(apart), student_t_reach(images, confidence))
@@ -87,6 +90,12 @@ def resampled(images: int, samples: int, seed: int) -> Iterator[Floats]:
         chosen = (raw.random_raw((count, images)) % images).astype(np.int64)
         cells = chosen + np.arange(count)[:, None] * images
         yield np.bincount(cells.ravel(), minlength=count * images).reshape(count, images).astype(np.float64)
+
+
+@lru_cache(maxsize=2)
+def _kept_samples(images: int, samples: int, seed: int) -> tuple[Floats, ...]:
+    """Return what `resampled` yields, made once."""
+    return tuple(resampled(images, samples, seed))
 
 
 def additional_images(interval: ConfidenceInterval, limit: float, images: int) -> int | None:

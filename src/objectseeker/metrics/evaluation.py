@@ -185,6 +185,7 @@ class Evaluation:
         tally: The counts that all metrics are functions of.
         defense: What the settings' rule is deployed as, where given.
         tracks: Certificates over time, where requested, if there are tracks.
+        tuned_images: How many of the images chose the defense: what is measured on them is too good.
     """
 
     names: tuple[str, ...]
@@ -198,6 +199,7 @@ class Evaluation:
     tally: Tally
     defense: Defense | None = None
     tracks: TrackCertificates | None = None
+    tuned_images: int = 0
 
     @property
     def deployed(self) -> Defense | None:
@@ -256,6 +258,7 @@ class Evaluation:
         undefended, defended, settings = self.undefended, self.defended, self.settings
         return {
             "images": self.images,
+            "tuned_images": self.tuned_images,
             "objects": self.objects,
             "ignored_objects": self.ignored_objects,
             "classes": len(self.classes),
@@ -376,7 +379,7 @@ def evaluate(
     )
     if evaluation.defended.base_threshold is not None:
         run.require_scores(lowest_base=evaluation.defended.base_threshold)
-    return evaluation
+    return replace(evaluation, tuned_images=run.tuned_images(defense))
 
 
 def settings_for(

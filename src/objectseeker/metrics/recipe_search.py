@@ -24,9 +24,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, subrecipes
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.metrics.image_set import SPAWN, ImageSet, process_pool, restrict_images, split_images
-from objectseeker.metrics.settings import EvaluationSettings
-from objectseeker.metrics.tuning import (
+from objectseeker.metrics.ap_search import (
     NO_GAIN,
     RuleKind,
     SearchSpec,
@@ -37,6 +35,8 @@ from objectseeker.metrics.tuning import (
     tune_images,
     with_scores,
 )
+from objectseeker.metrics.image_set import SPAWN, ImageSet, process_pool, restrict_images, split_images
+from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.runs.run import Run, open_run
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def search_recipes(
     """
     images, report = list(run.images()), on_progress or (lambda what, done, total: None)
     allowed = sorted({require_count(budget, "passes") for budget in budgets})
-    candidates = within_budget(_among(run.manifest.observation_settings.masks, recipes), images, allowed)
+    candidates = within_budget(recipes_among(run.manifest.observation_settings.masks, recipes), images, allowed)
     image_set = ImageSet.from_images(images, run.label_map)
     halves = [image_set.subset(index) for index in split_images(len(images), 2, search.seed)]
     search, caveats = relax_target(replace(search, losses=()), halves)
@@ -175,7 +175,7 @@ def search_recipes(
     return RecipeSearchResult(search, tuple(chosen), tuple(tried), (*caveats, *missing))
 
 
-def _among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
+def recipes_among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
     """The recipes within `masks`: all of them, or those asked for."""
     known = subrecipes(masks)
     for recipe in asked:

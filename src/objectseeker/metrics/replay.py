@@ -124,7 +124,7 @@ def find_candidates(
 def filtering_score(rule: Rule, masked: Detections, base: Detections) -> Floats:
     """Return for every masked box the highest base threshold at which a base box filters it."""
     best = np.full(len(masked), NO_BASE)
-    for left, rest in _groups(rule, masked.label, base.label):
+    for left, rest in label_groups(rule, masked.label, base.label):
         # The best base boxes come first: what one of them filters is not compared with the others.
         rest = rest[np.argsort(-base.score[rest], kind="stable")]
         while len(left) and len(rest):
@@ -140,7 +140,7 @@ def filtering_score(rule: Rule, masked: Detections, base: Detections) -> Floats:
 def neighbors_as_bits(rule: Rule, boxes: Detections) -> list[int]:
     """For every box, the boxes that clustering joins it to directly, as the bits of one number."""
     linked = [0] * len(boxes)
-    for group, _ in _groups(rule, boxes.label, boxes.label):
+    for group, _ in label_groups(rule, boxes.label, boxes.label):
         for some in row_blocks(len(group), len(boxes)):
             near = np.zeros((len(group[some]), len(boxes)), np.bool_)
             near[:, group] = are_neighbors(boxes.xyxy[group[some]], boxes.xyxy[group], rule.cluster_distance)
@@ -154,7 +154,7 @@ def as_bits(flags: Bools) -> list[int]:
     return [int.from_bytes(row.tobytes(), "little") for row in np.packbits(flags, axis=1, bitorder="little")]
 
 
-def _groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
+def label_groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yield, per label in both `a` and `b`, its indices in each: far fewer pairs than all with all."""
     if not rule.classwise:
         a, b = np.zeros_like(a), np.zeros_like(b)

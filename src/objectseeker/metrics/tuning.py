@@ -1,628 +1,517 @@
-"""Finding settings: the most certified recall for a given loss of clean AP.
+"""A defense for a detector, from unlabeled images: the rule, and the masks within a budget of forward passes.
 
-The images are split in two. Settings are searched on one half, a coarse grid first and then ever smaller steps around
-the best, and what was found is measured on the other half, which the search has not seen. This is done for the paper's
-rule and for the evidence rule, and for several losses: the frontier of what AP can be traded for. Everything that
-settings share is computed once; one setting then costs a curve and its certificates.
+The user keeps the score threshold at which the detector is deployed. The price of a defense is then the spurious boxes
+that it adds to clean images, its gain the certified share of the detector's own boxes (`rule_search`). With labels the
+price may be clean AP, clean recall or FPPI instead (`ap_search`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from itertools import product
-from typing import Any, Literal, get_args
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from objectseeker.core.boxes import Bools, Ints
-from objectseeker.core.label_map import LabelMap
+import numpy as np
+
+from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.rules import PruningRule, Rule
-from objectseeker.core.threats import ALL_LOCATIONS, Patch, PatchLocation, ThreatModel
-from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.defense import Defense
-from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
-from objectseeker.metrics.average_precision import Curve, undefended_curve
-from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
-from objectseeker.metrics.evaluation import DefendedOutcome
-from objectseeker.metrics.image_set import ImageSet, split_images
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, describe_fppi, require_seed
-from objectseeker.runs.run import Run
-from objectseeker.text import percent, to_html
+from objectseeker.core.recipes import Bands, Halves, Recipe, parse_recipe
+from objectseeker.core.rules import Rule
+from objectseeker.core.seeker import Detector, detect_views
+from objectseeker.core.threats import ThreatModel
+from objectseeker.datasets import Dataset
+from objectseeker.defense import BATCH, DEFAULT_RULE, DEFAULT_SCHEDULE, Defense, encode_images
+from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
+from objectseeker.metrics.ap_search import SearchSpace, Trial, TuningResult, tune_with_labels
+from objectseeker.metrics.average_precision import undefended_curve
+from objectseeker.metrics.confidence_intervals import ConfidenceInterval
+from objectseeker.metrics.image_set import ImageSet, default_process_count
+from objectseeker.metrics.own_boxes import LOCATIONS
+from objectseeker.metrics.recipe_search import recipes_among, within_budget
+from objectseeker.metrics.rule_search import OwnBoxMetrics, RuleGrid, RuleSearch, measure_rule, open_bench
+from objectseeker.metrics.settings import require_seed
+from objectseeker.runs.observe import dataset_of, observe
+from objectseeker.runs.run import MANIFEST, Run, open_run
+from objectseeker.text import to_html
 
-RuleKind = Literal["paper", "evidence"]
-RecallOf = Literal["defended", "undefended"]
+DEFAULT_THRESHOLD = 0.5  # of detectors whose file states none
+DEFAULT_SPURIOUS = 0.25
+DEFAULT_SAMPLE = 200  # images that are observed where nobody says how many
+FRONTIER = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)  # prices besides the one asked for
+MIN_IMAGES = 4
+MAX_OWN_BOXES = 100  # per image: more are no operating point
+QUICK_GRID = RuleGrid((0.75,), (0.85,), (0.3,), (None,))  # recipes compete with these rules first,
+FINALISTS = 2  # and the best with all rules
+TIMED_SECONDS = 1.0
 
-RULE_KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
-DEFAULT_CLEAN_RECALL = 0.8  # where nobody asks for another clean recall
-MAX_USUAL_FPPI = 10  # an image
-NO_GAIN = -1.0  # of settings that do not reach the operating point
-
-# The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its
-# evidence_alpha
-# and evidence_beta start as shares of its alpha and beta.
-GRID: dict[RuleKind, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "paper": ((0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9), (0.0, 0.1, 0.25, 0.4, 0.55, 0.7)),
-    "evidence": ((0.2, 0.35, 0.5, 0.65, 0.8), (0.05, 0.25, 0.45, 0.65)),
-}
-LOW_SHARES = (0.4, 0.7)
-POWERS = (1.0, 2.0)
-
-LOSSES = (0.0, 0.5, 1.0, 2.0, 4.0)  # the frontier's points of AP
-
-# The refinement: all alphas and betas move by a step, power by POWER_STEP times as much, choices to the next one.
-STEPS = (0.1, 0.05, 0.02)
-POWER_STEP = 5.0
-SMALLEST_POWER = 0.25
-STARTS = 2  # how many of the best settings are moved
-MOST_ROUNDS = 3  # of moves of one step
-
-COARSE = 4  # while searching, a curve has every fourth base_threshold
+OnProgress = Callable[[str, int, int], None]  # what is done, how much of it, of how much (0: unknown)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trial:
-    """One setting and what it gave on some images."""
+class PricedRule:
+    """The rule that certifies most for a price, on the images searched and on the others."""
 
-    settings: EvaluationSettings
-    outcome: DefendedOutcome
-    undefended_ap50: float
-    ap_loss: float  # the points of AP50 that the defense costs
-    mean_certified_recall: (
-        float | None
-    )  # over every `where` asked for; None if the point asked for is not there, or if the
-    # setting loses more than any loss that is searched for: nothing is certified that could not be chosen
-    undefended_clean_recall: float | None = None  # where the undefended detector reaches what was asked for, if it does
+    price: float  # spurious boxes per image, at most
+    rule: Rule
+    searched: OwnBoxMetrics
+    held_out: OwnBoxMetrics
 
     @property
-    def kind(self) -> RuleKind:
-        return rule_kind_of(self.settings)
-
-    @property
-    def gain(self) -> float:
-        return NO_GAIN if self.mean_certified_recall is None else self.mean_certified_recall
-
-    def metrics(self) -> dict[str, Any]:
-        names = ("undefended_ap50", "undefended_clean_recall", "mean_certified_recall")
-        more = {name: getattr(self, name) for name in names} | {"ap50_loss": self.ap_loss}
-        return self.outcome.to_row() | more
-
-    def to_row(self) -> dict[str, Any]:
-        return self.settings.to_dict() | self.metrics()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TunedRule:
-    """The best setting of one kind within an allowed loss, measured by the full protocol."""
-
-    max_ap_loss: float
-    settings: EvaluationSettings
-    search_split: Trial  # on the half that was searched
-    held_out_split: Trial  # on the other half
-
-    @property
-    def held_out_caveat(self) -> str | None:
-        """Why the held-out half has no certified recall, where it has none."""
-        if self.held_out_split.outcome.point is not None:
-            return None
-        if self.settings.fppi is not None:
-            return f"on the half that was not searched, {self.held_out_split.outcome.caveat()}"
-        return (
-            f"the half that was not searched reaches a clean recall of at most "
-            f"{self.held_out_split.outcome.max_clean_recall:.1f} %, so nothing is certified at "
-            f"{self.settings.clean_recall:.0%} there"
-        )
-
-    @property
-    def fppi_warning(self) -> str | None:
-        """What to say of a setting with which nobody would want to work: a recall can be bought with wrong boxes."""
-        point = self.search_split.outcome.point
-        if point is None or point.fppi <= MAX_USUAL_FPPI:
+    def broken_promise(self) -> str | None:
+        """Return a sentence if the rule costs more than its price on the held-out images."""
+        spurious = self.held_out.spurious
+        if spurious.value <= self.price:
             return None
         return (
-            f"the defense gives {point.fppi:.0f} wrong boxes an image from a score of {point.rule.base_threshold:g} "
-            "on: ask for fewer with --fppi, or for less with --clean-recall"
+            f"on {self.held_out.images} held-out images the rule adds {spurious.value:.2f} spurious boxes per image "
+            f"(95 % interval {spurious.low:.2f} to {spurious.high:.2f}), more than the {self.price:g} asked for: tune "
+            "on more images, or accept more with --spurious"
         )
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "max_ap_loss": self.max_ap_loss,
-            "settings": self.settings.to_dict(),
-            "search_split": self.search_split.metrics(),
-            "held_out_split": self.held_out_split.metrics(),
-            "reason": self.held_out_caveat,
+            "spurious": self.price,
+            "rule": self.rule.to_dict(),
+            "search_split": self.searched.to_dict(),
+            "held_out_split": self.held_out.to_dict(),
         }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TuningResult:
-    """What `tune` found: the best of each kind, its frontier by ascending loss, and everything that was tried."""
+class Tuning:
+    """What `tune` found without labels.
 
-    search: SearchSpec
-    rules: dict[RuleKind, TunedRule]
-    frontier: dict[RuleKind, tuple[TunedRule, ...]]
-    trials: tuple[Trial, ...]
+    Attributes:
+        threshold: The score threshold at which the detector is deployed.
+        threshold_reason: Why it is this one.
+        masks: The recipe, and `forward_passes` what it needs for an image at most.
+        best: The rule for the price asked for.
+        untuned: The default rule at the same threshold, as `best`; its price is what it costs.
+        frontier: The rules for other prices, ascending.
+        defense: The detector with the best rule; None if nobody says how its detector is loaded.
+        caveats: Limits of the search.
+    """
+
+    threshold: float
+    threshold_reason: str
+    masks: Recipe
+    forward_passes: int
+    best: PricedRule
+    untuned: PricedRule
+    frontier: tuple[PricedRule, ...]
+    defense: Defense | None
+    rules: int
+    certified_rules: int
+    seconds: float
     caveats: tuple[str, ...] = ()
-    defense: Defense | None = None  # with the best rule, where the run says how its detector is loaded
 
     @property
-    def best(self) -> TunedRule:
-        return max(self.rules.values(), key=lambda tuned: tuned.search_split.gain)
+    def broken_promise(self) -> str | None:
+        return self.best.broken_promise
 
-    def held_out_images(self, images: int) -> Ints:
-        """Which of so many images were not searched."""
-        return split_images(images, 2, self.search.seed)[1 - self.search.half]
-
-    @property
-    def chosen(self) -> tuple[PruningRule, ThresholdSchedule]:
-        """What a defense is made of: the best rule where the searched half reaches the clean recall, and its curve."""
-        point, follow = self.best.search_split.outcome.point, self.best.settings.threshold_schedule
-        assert point is not None  # otherwise it would not be the best
-        return point.rule, follow
+    def rows(self) -> list[dict[str, str]]:
+        """Return a table of the held-out images: the untuned rule beside the tuned one."""
+        columns = {"untuned": self.untuned.held_out, "tuned": self.best.held_out}
+        rows = [
+            {"": "spurious boxes per image"} | {name: format_interval(m.spurious, 2) for name, m in columns.items()}
+        ]
+        for location in LOCATIONS:
+            cells = {name: format_interval(metrics.certified[location], 1) for name, metrics in columns.items()}
+            rows.append({"": f"own boxes certified {location}, %"} | cells)
+        mean = {name: format_interval(metrics.mean_certified, 1) for name, metrics in columns.items()}
+        return [*rows, {"": "mean, %"} | mean]
 
     def _repr_html_(self) -> str:
-        names = ("ap50", "ap50_loss", "clean_recall", "fppi", "certified_far", "certified_close", "certified_over")
-        halves = {"search_split": self.best.search_split.metrics(), "held out": self.best.held_out_split.metrics()}
-        return to_html(
-            [{"": name} | {half: percent(values[name]) for half, values in halves.items()} for name in names]
-        )
+        return to_html(self.rows())
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, ready for JSON."""
         return {
-            "defense": None if self.defense is None else self.defense.to_public_dict(),
+            "threshold": self.threshold,
+            "threshold_reason": self.threshold_reason,
+            "masks": str(self.masks),
+            "forward_passes": self.forward_passes,
             "best": self.best.to_dict(),
-            "rules": {kind: tuned.to_dict() for kind, tuned in self.rules.items()},
-            "frontier": {kind: [one.to_dict() for one in points] for kind, points in self.frontier.items()},
-            "trials": [trial.to_row() for trial in self.trials],
+            "untuned": self.untuned.to_dict(),
+            "frontier": [point.to_dict() for point in self.frontier],
+            "defense": None if self.defense is None else self.defense.to_public_dict(),
+            "rules": self.rules,
+            "certified_rules": self.certified_rules,
+            "broken_promise": self.broken_promise,
             "caveats": list(self.caveats),
         }
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSpace:
-    """The values a search may choose from, besides scores and power. It starts from the first of each."""
-
-    filter_ioa: tuple[float, ...] = (0.6, 0.5, 0.7)
-    edge_factor: tuple[float, ...] = (0.85, 1.0, 0.7, 0.5)
-    cluster_distance: tuple[float, ...] = (0.1, 0.2, 0.3)
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            if not getattr(self, each.name):
-                raise ObjectSeekerError(f"{each.name} must have at least one value to choose from, got none")
-
-    def start(self, settings: EvaluationSettings) -> EvaluationSettings:
-        """`settings` with the first of every choice."""
-        return settings.with_rule(**{name: values[0] for name, values in self._of(settings.rule).items()})
-
-    def moves(self, settings: EvaluationSettings) -> Iterator[EvaluationSettings]:
-        """`settings` with one choice moved to the next value up or down."""
-        used = settings.rule.settings()
-        for name, choices in self._of(settings.rule).items():
-            values = sorted(choices)
-            place = values.index(used[name])
-            for next_place in (place - 1, place + 1):
-                if 0 <= next_place < len(values):
-                    yield settings.with_rule(**{name: values[next_place]})
-
-    def _of(self, rule: PruningRule) -> dict[str, tuple[float, ...]]:
-        """The choices of settings that the rule has."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name in rule.setting_names()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSpec:
-    """What `tune` looks for, and among what.
-
-    What is maximized is the mean certified recall over `locations` against `threat` at `clean_recall`, or with at most
-    `fppi` false positives per image (see `EvaluationSettings`), among the settings that lose at most `max_ap_loss`
-    points of AP50 against the undefended detector, and for the frontier at most each of `losses`. No masked score below
-    `mask_floor`, where the run's stored boxes end, is used. With `recall_of` "undefended" the clean recall is that of
-    the undefended detector: masks find objects, too, so this is at a lower base_threshold. The search is among the
-    settings of `rule`; it begins with a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the half
-    that is searched. Without a clean recall it is DEFAULT_CLEAN_RECALL, or what the undefended detector reaches on both
-    halves if that is less.
-    """
-
-    mask_floor: float
-    threat: ThreatModel = field(default_factory=ThreatModel)
-    clean_recall: float | None = None
-    fppi: float | None = None
-    base_floor: float = 0.0
-    max_ap_loss: float = 1.0
-    losses: tuple[float, ...] = LOSSES
-    rule: PruningRule = field(default_factory=Rule)
-    rule_kinds: tuple[RuleKind, ...] = RULE_KINDS
-    locations: tuple[PatchLocation, ...] = ("far", "close", "over")
-    search_space: SearchSpace = field(default_factory=SearchSpace)
-    starts: tuple[EvaluationSettings, ...] = ()
-    recall_of: RecallOf = "defended"
-    seed: int = 0
-    half: int = 0
-
-    def __post_init__(self) -> None:
-        require_fraction(self.mask_floor, "mask_floor")
-        require_fraction(self.recall, "clean_recall")
-        if self.fppi is not None and (self.clean_recall is not None or self.recall_of != "defended"):
-            asked = f"clean_recall={self.clean_recall!r}, recall_of={self.recall_of!r}"
-            raise ObjectSeekerError(f"give a clean recall or wrong boxes, one of them: got fppi={self.fppi!r}, {asked}")
-        for loss in (self.max_ap_loss, *self.losses):
-            require_number(loss, "max_ap_loss")
-        _require_some(self.rule_kinds, RULE_KINDS, "rule_kinds")
-        if "evidence" in self.rule_kinds and "evidence_threshold" not in self.rule.setting_names():
-            raise ObjectSeekerError(
-                f"the {self.rule.name} rule has no evidence_threshold: got rule_kinds={self.rule_kinds!r}. "
-                "Use rule_kinds=('paper',)."
-            )
-        _require_some(self.locations, ALL_LOCATIONS, "locations")
-        _require_some([self.recall_of], get_args(RecallOf), "recall_of")
-        require_seed(self.seed)
-        if self.half not in (0, 1):
-            raise ObjectSeekerError(f"half must be 0 or 1, got {self.half!r}")
-
-    @property
-    def recall(self) -> float:
-        """The clean recall to search at."""
-        return DEFAULT_CLEAN_RECALL if self.clean_recall is None else self.clean_recall
-
-    @property
-    def every_loss(self) -> list[float]:
-        return sorted({self.max_ap_loss, *self.losses})
-
-    def choices_of(self, kind: RuleKind) -> SearchSpace:
-        """The paper's rule knows neither an edge_factor nor another cluster_distance than its own."""
-        return SearchSpace(self.search_space.filter_ioa, (1.0,), (0.1,)) if kind == "paper" else self.search_space
-
-    def settings(self) -> EvaluationSettings:
-        """Where a search starts from."""
-        recall = self.recall if self.fppi is None else None
-        point: dict[str, Any] = {"clean_recall": recall, "fppi": self.fppi, "base_floor": self.base_floor}
-        threat = self.threat.at_all_locations("outside" in self.locations)
-        return EvaluationSettings.from_schedule(ThresholdSchedule(), self.rule, threat=threat, **point)
-
-    @property
-    def point(self) -> str:
-        """Where is searched, in words."""
-        if self.fppi is not None:
-            return f"a base_threshold with {describe_fppi(self.fppi)}"
-        return f"clean recall {100 * self.recall:g} %"
+def format_interval(interval: ConfidenceInterval, digits: int) -> str:
+    """Format a metric with the ends of its interval."""
+    if not interval.known:
+        return "-"
+    value, low, high = (f"{getattr(interval, name):.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
 
 
 def tune(
-    run: Run,
+    source: Run | str | Path | Dataset | Iterable[Image],
     *,
-    max_ap_loss: float = 1.0,
+    threshold: float | None = None,
+    spurious: float | None = None,
+    detector: str | Defense | Detector | None = None,
+    out: str | Path | None = None,
+    masks: Recipe | str | None = None,
+    passes: int | None = None,
+    latency: float | None = None,
+    threat: ThreatModel | None = None,
+    limit: int | None = None,
+    sample: int | None = None,
+    split: float = 0.5,
+    seed: int = 0,
+    grid: RuleGrid | None = None,
+    processes: int | None = None,
+    max_ap_loss: float | None = None,
     clean_recall: float | None = None,
     fppi: float | None = None,
-    threat: ThreatModel | None = None,
     search_space: SearchSpace | None = None,
-    seed: int = 0,
     on_trial: Callable[[Trial], None] | None = None,
-) -> TuningResult:
-    """Search the rule that certifies most within a clean AP loss, on one half of a run; measure it on the other half.
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> Tuning | TuningResult:
+    """Choose the rule that certifies most of a detector's own boxes for a few spurious ones; no labels needed.
+
+    One part of the images is searched, the other measures the very rule that was chosen. With `max_ap_loss`,
+    `clean_recall` or `fppi` the price is stated by labels instead, and an `ap_search.TuningResult` is returned.
 
     Args:
-        run: What `observe` or `open_run` returned.
-        max_ap_loss: Points of AP50 that may be lost against the undefended detector.
-        clean_recall: Certify most at this clean recall, a fraction. Default: 0.8, or the highest that is reached.
-        fppi: Certify most with at most this many false positives per image instead.
+        source: A run; or images, which are observed first: a dataset, a folder, or RGB arrays.
+        threshold: Score threshold at which the detector is deployed. Default: with labels that of the best F1, else
+            0.5.
+        spurious: Boxes that masks may add to a clean image, on average. Default: 0.25.
+        detector: A SPEC, a `Defense` or a callable; of a run, only a callable that no SPEC names.
+        out: Folder for the run of images that are observed. Default: a temporary one.
+        masks: Recipe; of a run, one whose masks are among those of the run. Default: all of the run's.
+        passes: Choose the masks, too: at most so many forward passes per image.
+        latency: The same, as milliseconds per image on this machine.
         threat: The patch to certify against. Default: one square patch of 1 % of the image.
-        search_space: The values to choose from besides thresholds.
-        seed: Seed of the split into halves.
-        on_trial: Called whenever a setting was tried.
+        limit: Observe the first so many images.
+        sample: Observe so many images, drawn at random. Default: 200.
+        split: Share of the images that are searched.
+        seed: Seed of the sample and of the split.
+        grid: The rules that compete.
+        processes: How many processes share the images. Default: as many as there are cores, if that pays.
+        max_ap_loss: Points of AP50 that may be lost, by labels.
+        clean_recall: Certify most at this clean recall, by labels.
+        fppi: Certify most with at most this many false positives per image, by labels.
+        search_space: With a price by labels: the values to choose from besides thresholds.
+        on_trial: With a price by labels: called whenever a setting was tried.
+        on_progress: Called with what is done, how much of it, and of how much.
 
     Returns:
-        The best rule of each kind on both halves, the frontier, and `defense`, which can be saved.
+        The rule on both parts of the images, the frontier, and `defense`, which can be saved.
 
     Raises:
-        ObjectSeekerError: No rule keeps within the limits.
+        ObjectSeekerError: No rule keeps within the price, or there is too little to search.
 
     Example:
         >>> from objectseeker import open_run, tune
-        >>> tune(open_run("runs/voc")).defense.save("defense.json")  # doctest: +SKIP
+        >>> tune(open_run("runs/mine"), threshold=0.4, spurious=0.25).defense.save("defense.json")  # doctest: +SKIP
     """
-    stored = run.manifest.observation_settings
-    search = SearchSpec(
-        mask_floor=stored.mask_floor,
-        base_floor=stored.base_floor,
-        threat=ThreatModel() if threat is None else threat,
-        clean_recall=clean_recall,
-        fppi=fppi,
-        max_ap_loss=max_ap_loss,
-        search_space=SearchSpace() if search_space is None else search_space,
-        seed=seed,
-    )
-    result = tune_images(run.images(), run.label_map, search, on_trial=on_trial)
-    return replace(result, defense=run.defense(*result.chosen) if run.has_detector else None)
-
-
-def tune_images(
-    images: Sequence[ObservedImage],
-    label_map: LabelMap,
-    search: SearchSpec,
-    *,
-    on_trial: Callable[[Trial], None] | None = None,
-) -> TuningResult:
-    """Search alpha, beta and filter_ioa and, for the evidence rule, evidence_alpha, evidence_beta, power and the other
-    choices.
-
-    `on_trial` is called after every setting.
-
-    Args:
-        images: The observations.
-        label_map: Maps the detector's labels to those of the dataset.
-        search: What to search, and where.
-        on_trial: Called after every setting.
-
-    Returns:
-        Everything that was tried, and the best of each kind of rule.
-
-    Example:
-        >>> tune_images(run.images(), run.label_map, SearchSpec()).chosen  # doctest: +SKIP
-    """
-    image_set = ImageSet.from_images(images, label_map)
-    halves = [image_set.subset(index) for index in split_images(len(image_set.images), 2, search.seed)]
-    search, caveats = relax_target(search, halves)
-    both = [SettingsScorer(half, search) for half in halves]
-    seen, held_out = both[search.half], both[1 - search.half]
-    climb = HillClimb(seen, search, on_trial)
-    frontier: dict[RuleKind, tuple[TunedRule, ...]] = {}
-    for kind in search.rule_kinds:
-        climb.run(kind)
-        best = {loss: climb.pick(kind, loss) for loss in search.every_loss}
-        frontier[kind] = tuple(
-            TunedRule(loss, settings, seen.full(settings), held_out.full(settings))
-            for loss, settings in best.items()
-            if settings is not None
+    by_labels = {"max_ap_loss": max_ap_loss, "clean_recall": clean_recall, "fppi": fppi}
+    asked = {name: value for name, value in by_labels.items() if value is not None}
+    if asked and (spurious is not None or threshold is not None):
+        raise ObjectSeekerError(
+            f"one price at a time: got {', '.join(asked)} and a threshold or spurious boxes. Omit one of them."
         )
-    tuned = {kind: one for kind, points in frontier.items() for one in points if one.max_ap_loss == search.max_ap_loss}
-    if not tuned:
-        raise ObjectSeekerError(climb.why_nothing())
-    return TuningResult(search, tuned, frontier, tuple(climb.trials.values()), caveats)
-
-
-def relax_target(search: SearchSpec, halves: Sequence[ImageSet]) -> tuple[SearchSpec, tuple[str, ...]]:
-    """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
-    if search.clean_recall is not None or search.fppi is not None:
-        return search, ()
-    highest = min(undefended_curve(half).max_clean_recall for half in halves)
-    if highest >= 100 * DEFAULT_CLEAN_RECALL:
-        return search, ()
-    instead = int(highest) / 100  # a whole percentage, to be asked for again
-    remark = f"clean recall {DEFAULT_CLEAN_RECALL:.0%} is not reached: searched at the highest that is, {instead:.0%}"
-    return replace(search, clean_recall=instead), (remark,)
-
-
-class CachedImageSet(DefendedImageSet):
-    """Certifies a rule once: certificates hold for any base_threshold, and many settings differ in that alone."""
-
-    @cached_property
-    def _known(self) -> dict[tuple[PruningRule, ThreatModel], tuple[Bools, Bools]]:
-        return {}
-
-    def certified(
-        self, rule: PruningRule, threat: ThreatModel, patches: list[Patch] | None = None
-    ) -> tuple[Bools, Bools]:
-        if patches is not None:
-            return super().certified(rule, threat, patches)
-        key = rule.with_thresholds(0.0, rule.mask_threshold, rule.evidence_threshold), threat
-        if key not in self._known:
-            self._known[key] = super().certified(rule, threat)
-        return self._known[key]
-
-
-class SettingsScorer:
-    """Measures settings on one image_set, and keeps what they share."""
-
-    def __init__(self, image_set: ImageSet, search: SearchSpec) -> None:
-        self._scene = image_set
-        self._search = search
-        self._replayed: dict[tuple[object, ...], DefendedImageSet] = {}
-        self._undefended_ap50: dict[int, float] = {}
-        self._undefended = undefended_curve(image_set) if search.recall_of == "undefended" else None
-
-    def full(self, settings: EvaluationSettings) -> Trial:
-        """By the full protocol."""
-        defended = self._shared(settings)
-        curve = defended.curve(settings)
-        if self._undefended is not None:
-            point = self._at_undefended(settings, defended)
-        else:
-            point = defended.at_operating_point(settings, curve)
-        return replace(self._trial(settings, curve, point), undefended_clean_recall=self._undefended_clean_recall)
-
-    def coarse(self, settings: EvaluationSettings) -> Trial:
-        """AP at every COARSE-th base_threshold, defended and undefended; recalls where the full protocol has them."""
-        defended = self._shared(settings)
-        curve = defended.curve(settings, BASE_THRESHOLDS[::COARSE])
-        if self._loss(curve) > self._search.every_loss[-1]:  # certifying takes most of the time
-            return self._trial(settings, curve, None)
-        if self._undefended is not None:
-            return self._trial(settings, curve, self._at_undefended(settings, defended))
-        return self._trial(settings, curve, self._between(settings, defended, curve))
-
-    def _between(self, settings: EvaluationSettings, defended: DefendedImageSet, curve: Curve) -> OperatingPoint | None:
-        """The operating point among the base_thresholds next to that of a coarse curve.
-
-        Wrong boxes may be too many at a higher base_threshold between two of the coarse curve, too: that is for `full`.
-        """
-        row = operating_row_of(settings, curve)
-        if settings.fppi is None:
-            if row is None:
-                return None
-            beside = BASE_THRESHOLDS[row * COARSE : (row + 1) * COARSE]
-        else:
-            row = len(curve.base_thresholds) if row is None else row
-            beside = BASE_THRESHOLDS[max(0, (row - 1) * COARSE + 1) : row * COARSE + 1]
-        return defended.at_operating_point(settings, defended.curve(settings, beside))
-
-    def loss(self, settings: EvaluationSettings) -> float:
-        """The points of AP50 that settings cost, as `coarse` measures them, without a certificate."""
-        return self._loss(self._shared(settings).curve(settings, BASE_THRESHOLDS[::COARSE]))
-
-    def reaches(self, trial: Trial) -> bool:
-        """Whether what was asked for was reached."""
-        curve = trial.outcome.curve if self._undefended is None else self._undefended
-        return operating_row_of(trial.settings, curve) is not None
-
-    def _at_undefended(self, settings: EvaluationSettings, defended: DefendedImageSet) -> OperatingPoint | None:
-        """Where the undefended detector reaches the clean recall."""
-        assert self._undefended is not None
-        row = self._undefended.row_at_recall(self._search.recall)
-        if row is None:
-            return None
-        return defended.at(settings, settings.on_curve(float(self._undefended.base_thresholds[row])))
-
-    @cached_property
-    def _undefended_clean_recall(self) -> float | None:
-        """Where the undefended detector has the clean recall or the wrong boxes that are searched at."""
-        curve = undefended_curve(self._scene) if self._undefended is None else self._undefended
-        row = operating_row_of(self._search.settings(), curve)
-        return None if row is None else float(curve.clean_recall[row])
-
-    def _trial(self, settings: EvaluationSettings, curve: Curve, point: OperatingPoint | None) -> Trial:
-        outcome = DefendedOutcome(settings, curve, point)
-        certified = [outcome.certified_recall()[where] for where in self._search.locations]
-        known = [share for share in certified if share is not None]
-        mean = sum(known) / len(known) if known else None
-        return Trial(settings, outcome, self._undefended_by(curve), self._loss(curve), mean)
-
-    def _loss(self, curve: Curve) -> float:
-        return self._undefended_by(curve) - curve.mean_ap50
-
-    def _undefended_by(self, curve: Curve) -> float:
-        """The undefended AP50 at the same base_thresholds."""
-        size = len(curve.base_thresholds)
-        if size not in self._undefended_ap50:
-            self._undefended_ap50[size] = undefended_curve(self._scene, curve.base_thresholds).mean_ap50
-        return self._undefended_ap50[size]
-
-    def _shared(self, settings: EvaluationSettings) -> DefendedImageSet:
-        key = (settings.rule.kind, *settings.rule.candidate_key.items())
-        if key not in self._replayed:
-            self._replayed[key] = CachedImageSet.from_settings(self._scene, settings, floor=self._search.mask_floor)
-        return self._replayed[key]
-
-
-class HillClimb:
-    """The settings tried so far, and which to try next."""
-
-    def __init__(
-        self, bench: SettingsScorer, search: SearchSpec, on_trial: Callable[[Trial], None] | None = None
-    ) -> None:
-        self.trials: dict[EvaluationSettings, Trial] = {}
-        self._bench = bench
-        self._search = search
-        self._on_attempt = on_trial
-
-    def run(self, kind: RuleKind) -> None:
-        """Try the grid, then for each loss steps from the best settings within it, for as long as they help."""
-        choices, floor = self._search.choices_of(kind), self._search.mask_floor
-        self._try(grid(choices.start(self._search.settings()), kind, floor))
-        self._try(start for start in self._search.starts if rule_kind_of(start) == kind)
-        for step, loss in product(STEPS, self._search.every_loss):
-            for _ in range(MOST_ROUNDS):
-                best = self._ranked(kind, loss)[:STARTS]
-                for start in best:
-                    self._try(choices.moves(start.settings))
-                    self._try(moves(start.settings, step, floor))
-                if self._ranked(kind, loss)[0] is best[0]:
-                    break
-
-    def pick(self, kind: RuleKind, loss: float) -> EvaluationSettings | None:
-        """The best settings that keep within the loss by the full protocol, too."""
-        for trial in self._ranked(kind, loss):
-            if _within(trial, loss) and _within(self._bench.full(trial.settings), loss):
-                return trial.settings
-        return None
-
-    def why_nothing(self) -> str:
-        """A sentence for a search in which no kind has a setting within the loss."""
-        reached = [trial.ap_loss for trial in self.trials.values() if self._bench.reaches(trial)]
-        if reached:
-            return (
-                f"no setting loses at most {self._search.max_ap_loss:g} points of AP50; "
-                f"the smallest loss found is {min(reached):.2f}, so allow more"
+    with ExitStack() as stack:
+        run = _as_run(source, detector, out, masks, passes, threat, (limit, sample, seed), on_progress, stack)
+        if asked:
+            return tune_with_labels(
+                run, threat=threat, search_space=search_space, seed=seed, on_trial=on_trial, **asked
             )
-        if self._search.fppi is not None:
-            fewest = min(float(trial.outcome.curve.fppi[-1]) for trial in self.trials.values())
-            most = describe_fppi(self._search.fppi)
-            return f"no setting gives {most}; the fewest at the highest base_threshold are {fewest:.3g}, so allow more"
-        wanted = 100 * self._search.recall
-        highest = max(trial.outcome.max_clean_recall for trial in self.trials.values())
-        return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
-
-    def _try(self, candidates: Iterable[EvaluationSettings]) -> None:
-        for settings in candidates:
-            if settings not in self.trials:
-                self.trials[settings] = trial = self._bench.coarse(settings)
-                if self._on_attempt is not None:
-                    self._on_attempt(trial)
-
-    def _ranked(self, kind: RuleKind, loss: float) -> list[Trial]:
-        """The kind's trials: those within the loss by falling gain, then the others by rising loss."""
-        mine = [trial for trial in self.trials.values() if trial.kind == kind]
-        return sorted(mine, key=lambda one: (0, -one.gain, one.ap_loss) if _within(one, loss) else (1, one.ap_loss, 0))
+        return _tune_run(
+            run,
+            threshold=threshold,
+            price=_require_spurious(DEFAULT_SPURIOUS if spurious is None else spurious),
+            masks=masks if isinstance(source, Run) or _is_run(source) else None,
+            passes=budget_of(run, passes, latency),
+            threat=ThreatModel() if threat is None else threat,
+            split=split,
+            seed=require_seed(seed),
+            grid=RuleGrid() if grid is None else grid,
+            processes=processes,
+            on_progress=on_progress,
+        )
 
 
-def rule_kind_of(settings: EvaluationSettings) -> RuleKind:
-    return "paper" if settings.threshold_schedule.evidence_alpha is None else "evidence"
+def _is_run(source: object) -> bool:
+    return isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file()
 
 
-def _within(trial: Trial, loss: float) -> bool:
-    return trial.gain > NO_GAIN and trial.ap_loss <= loss
+def _as_run(
+    source: Run | str | Path | Dataset | Iterable[Image],
+    detector: str | Defense | Detector | None,
+    out: str | Path | None,
+    masks: Recipe | str | None,
+    passes: int | None,
+    threat: ThreatModel | None,
+    which: tuple[int | None, int | None, int],
+    on_progress: OnProgress,
+    stack: ExitStack,
+) -> Run:
+    if isinstance(source, Run):
+        return source
+    if isinstance(source, str | Path) and _is_run(source):
+        return open_run(source, detector=None if isinstance(detector, str | Defense) else detector)
+    if detector is None:
+        raise ObjectSeekerError(f"images are observed with a detector: got {source!r:.80} alone. Add detector=SPEC.")
+    if masks is None and passes is not None and not isinstance(detector, Defense):
+        masks = masks_for_budget(passes, threat)
+    folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
+    limit, sample, seed = which
+    if limit is not None and sample is not None:
+        raise ObjectSeekerError(f"give limit or sample, one of them: got {limit!r} and {sample!r}")
+    images = dataset_of(source, folder)
+    count = limit or sample or DEFAULT_SAMPLE
+    return observe(
+        images,
+        detector,
+        out=folder,
+        masks=masks,
+        limit=count,
+        seed=None if limit is not None or len(images) <= count else seed,
+        on_progress=lambda done, total: on_progress("images observed", done, total),
+    )
 
 
-def grid(settings: EvaluationSettings, kind: RuleKind, floor: float) -> Iterator[EvaluationSettings]:
-    """Where a search begins."""
-    power = power_of(settings.rule)
-    for alpha, beta in product(*GRID[kind]):
-        if kind == "paper":
-            yield with_scores(settings, floor, alpha, beta, None, power)
-        else:
-            for share, tried in product(LOW_SHARES, POWERS):
-                yield with_scores(settings, floor, alpha, beta, (share * alpha, share * beta), tried)
+def masks_for_budget(passes: int | None, threat: ThreatModel | None = None) -> Recipe:
+    """Return masks to observe, among which the best recipe of at most so many passes is then chosen."""
+    if passes is None:
+        return Halves()
+    area = (ThreatModel() if threat is None else threat).area
+    lines = next((lines for lines in (29, 14, 9, 5, 4, 2) if 4 * lines < passes), 1)
+    recipe: Recipe = Halves(lines)
+    for bands in (Bands(area), Bands(area, spacing=2.0)):
+        if len(bands.masks(640, 480)) < passes:
+            recipe = recipe + bands
+    return recipe
 
 
-def moves(settings: EvaluationSettings, step: float, floor: float) -> Iterator[EvaluationSettings]:
-    """The settings one step away, one value at a time."""
-    follow, power = settings.threshold_schedule, power_of(settings.rule)
-    alpha, beta = follow.alpha, follow.beta
-    for by in (-step, step):
-        if follow.evidence_alpha is None or follow.evidence_beta is None:
-            yield with_scores(settings, floor, alpha + by, beta, None, power)
-            yield with_scores(settings, floor, alpha, beta + by, None, power)
-        else:
-            evidence_alpha, evidence_beta = follow.evidence_alpha, follow.evidence_beta
-            yield with_scores(settings, floor, alpha + by, beta, (evidence_alpha, evidence_beta), power)
-            yield with_scores(settings, floor, alpha, beta + by, (evidence_alpha, evidence_beta), power)
-            yield with_scores(settings, floor, alpha, beta, (evidence_alpha + by, evidence_beta), power)
-            yield with_scores(settings, floor, alpha, beta, (evidence_alpha, evidence_beta + by), power)
-            yield with_scores(settings, floor, alpha, beta, (evidence_alpha, evidence_beta), power + POWER_STEP * by)
+def budget_of(run: Run, passes: int | None, latency: float | None) -> int | None:
+    """Return the forward passes per image that the budget allows, with a latency by timing the detector here."""
+    if passes is not None and latency is not None:
+        raise ObjectSeekerError(f"give passes or latency, one of them: got {passes!r} and {latency!r}")
+    if latency is None:
+        return None if passes is None else require_count(passes, "passes")
+    each = milliseconds_per_pass(run)
+    allowed = math.floor(require_number(latency, "latency") / each)
+    if allowed < 2:
+        raise ObjectSeekerError(f"a forward pass takes {each:.1f} ms here, so {latency:g} ms allow no masks: ask more")
+    return allowed
 
 
-def power_of(rule: PruningRule) -> float:
-    """The exponent of evidence; 1 for rules that have none."""
-    return float(rule.settings().get("evidence_power", 1.0))
+def milliseconds_per_pass(run: Run) -> float:
+    """Time the run's detector on this machine, on gray images of the size of the run's first."""
+    settings = run.manifest.observation_settings
+    loaded: Any = run.defense().load_detector(trust_detector=True)
+    seen = run.images()[0].observation
+    image = np.full((seen.height, seen.width, 3), settings.fill, np.uint8)
+    views = seen.masks.select_masks(slice(0, 2 * (settings.batch_size or BATCH)))
+    options: dict[str, Any] = {"value": settings.fill, "batch_size": settings.batch_size or BATCH}
+    detect_views(loaded, image, views, **options)  # not timed: the first call prepares the detector
+    start, passes = time.perf_counter(), 0
+    while passes == 0 or time.perf_counter() - start < TIMED_SECONDS:
+        detect_views(loaded, image, views, **options)
+        passes += 1 + len(views)
+    return 1000 * (time.perf_counter() - start) / passes
 
 
-def with_scores(
-    settings: EvaluationSettings, floor: float, alpha: float, beta: float, low: tuple[float, float] | None, power: float
-) -> EvaluationSettings:
-    """`settings` with these values, rounded and kept within their limits: low ones do not exceed the others."""
-    alpha, beta = _clip(alpha, floor, 1.0), _clip(beta, 0.0, 1.0)
-    if low is None:
-        return settings.with_schedule(alpha=alpha, beta=beta, evidence_alpha=None, evidence_beta=None)
-    evidence_alpha, evidence_beta = _clip(low[0], floor, alpha), _clip(low[1], 0.0, beta)
-    chosen = settings.with_rule(evidence_power=max(round(power, 4), SMALLEST_POWER))
-    return chosen.with_schedule(alpha=alpha, beta=beta, evidence_alpha=evidence_alpha, evidence_beta=evidence_beta)
+def _tune_run(
+    run: Run,
+    *,
+    threshold: float | None,
+    price: float,
+    masks: Recipe | str | None,
+    passes: int | None,
+    threat: ThreatModel,
+    split: float,
+    seed: int,
+    grid: RuleGrid,
+    processes: int | None,
+    on_progress: OnProgress,
+) -> Tuning:
+    start = time.perf_counter()
+    if threat.count != 1:
+        raise ObjectSeekerError(f"tune certifies against one patch: got patch_count={threat.count}. Use 1.")
+    images = run.images()
+    searched, held_out = split_by_share(len(images), split, seed)
+    if threshold is None:
+        threshold, why = default_threshold(run, images, searched)
+    else:
+        threshold, why = require_fraction(threshold, "threshold"), "as asked for"
+    floor = run.manifest.observation_settings.mask_floor
+    run.require_scores(lowest_base=threshold)
+    observed = run.manifest.observation_settings.masks
+    workers = default_process_count(len(images)) if processes is None else processes
+    shared: dict[str, Any] = {"processes": workers}
+    recipe = parse_recipe(masks) if isinstance(masks, str) else masks
+    if passes is not None:
+        wanted = [] if recipe is None else [recipe]
+        recipe = _choose_recipe(
+            images, searched, observed, wanted, passes, threshold, floor, threat, price, grid, on_progress, shared
+        )
+    elif recipe is not None:
+        (recipe,) = recipes_among(observed, [recipe])
+    with open_bench(images, searched, threshold, floor, threat, recipe=recipe, **shared) as bench:
+        search = RuleSearch(bench, threshold, floor, grid, lambda done, total: on_progress("rules", done, total))
+        _require_own_boxes(search, threshold)
+        prices = sorted({price, *FRONTIER})
+        rules = {one: rule for one in prices if (rule := search.best(one)) is not None}
+        if price not in rules:
+            least = search.least_price()
+            raise ObjectSeekerError(
+                f"{len(searched)} searched images cannot show a rule with at most {price:g} spurious boxes per image: "
+                f"the least that they show is {least:.2f}. Use more images, or "
+                f"spurious={math.ceil(100 * least) / 100:g}."
+            )
+        untuned = _untuned_rule(run, threshold, floor)
+        before = {one: measure_rule(bench, rule, search.objects) for one, rule in rules.items()}
+        untuned_before = measure_rule(bench, untuned, search.objects)
+        sizes = bench.sizes()
+    if not before[price].mean_certified.value:
+        raise ObjectSeekerError(
+            f"for at most {price:g} spurious boxes per image no rule certifies any of the "
+            f"{before[price].own_boxes} own boxes: allow more, or use more masks"
+        )
+    with open_bench(images, held_out, threshold, floor, threat, recipe=recipe, **shared) as bench:
+        objects = bench.objects()
+        after = {one: measure_rule(bench, rule, objects) for one, rule in rules.items()}
+        untuned_after = measure_rule(bench, untuned, objects)
+        sizes |= bench.sizes()
+    frontier = tuple(PricedRule(one, rule, before[one], after[one]) for one, rule in rules.items())
+    best = next(point for point in frontier if point.price == price)
+    hashes = run.file_hashes()
+    chosen_by = encode_images([hashes[number] for number in searched.tolist()])
+    return Tuning(
+        threshold=threshold,
+        threshold_reason=why,
+        masks=recipe or observed,
+        forward_passes=max((recipe or observed).forward_passes(*size) for size in sizes),
+        best=best,
+        untuned=PricedRule(untuned_before.spurious.value, untuned, untuned_before, untuned_after),
+        frontier=frontier,
+        defense=_defense(run, best.rule, recipe, chosen_by),
+        rules=len(search.shapes) * len(search.thresholds),
+        certified_rules=search.trials,
+        seconds=time.perf_counter() - start,
+        caveats=_caveats(run, recipe),
+    )
 
 
-def _clip(value: float, low: float, high: float) -> float:
-    return min(max(round(value, 4), low), high)
+def split_by_share(images: int, share: float, seed: int) -> tuple[Any, Any]:
+    """Draw the images that are searched, and the others; each ascending."""
+    if not 0 < require_fraction(share, "split") < 1:
+        raise ObjectSeekerError(f"split must be a share between 0 and 1, got {share!r}")
+    if images < MIN_IMAGES:
+        raise ObjectSeekerError(f"tune needs at least {MIN_IMAGES} images, got {images}. Observe more of them.")
+    order = np.random.default_rng(seed).permutation(images)
+    first = min(max(round(share * images), 2), images - 2)
+    return np.sort(order[:first]), np.sort(order[first:])
 
 
-def _require_some(values: Collection[str], known: Collection[str], name: str) -> None:
-    if not values or not set(values) <= set(known):
-        raise ObjectSeekerError(f"{name} must be some of {', '.join(known)}, got {list(values)!r}")
+def default_threshold(run: Run, images: Sequence[ObservedImage], searched: Any) -> tuple[float, str]:
+    """Return the threshold of the best F1 by labels on the searched images, else 0.5; and why it is this one."""
+    if not run.has_labels:
+        return DEFAULT_THRESHOLD, "the usual one, since the images are unlabeled; --threshold sets it"
+    chosen = [images[number] for number in searched.tolist()]
+    if not any((~image.ignore).any() for image in chosen):
+        return DEFAULT_THRESHOLD, "the usual one, since no searched image has an object; --threshold sets it"
+    curve = undefended_curve(ImageSet.from_images(chosen, run.label_map))
+    found, wrong = curve.true_positives.sum(axis=-1), curve.false_positives.sum(axis=-1)
+    f1 = 2 * found / np.maximum(found + wrong + np.sum(curve.objects), 1)
+    allowed = curve.base_thresholds >= run.manifest.observation_settings.base_floor
+    best = int(np.argmax(np.where(allowed, f1, -1.0)))
+    return float(curve.base_thresholds[best]), f"the best F1 by labels, {f1[best]:.2f}, on the searched images"
+
+
+def _require_own_boxes(search: RuleSearch, threshold: float) -> None:
+    total, images = int(search.objects.sum()), len(search.objects)
+    if not total:
+        raise ObjectSeekerError(
+            f"the detector finds no box of at least {threshold:g} in {images} searched images: lower the threshold"
+        )
+    if total > MAX_OWN_BOXES * images:
+        raise ObjectSeekerError(
+            f"the detector finds {total / images:.0f} boxes per image of at least {threshold:g}: that is no operating "
+            "point, raise the threshold"
+        )
+
+
+def _require_spurious(value: float) -> float:
+    number = require_number(value, "spurious")
+    if number <= 0:
+        raise ObjectSeekerError(f"spurious must be above 0 boxes per image, got {value!r}")
+    return number
+
+
+def _untuned_rule(run: Run, threshold: float, floor: float) -> Rule:
+    """Return the default rule of the detector at this threshold, as far as the run stores its boxes."""
+    spec, masks = run.manifest.detector_spec, run.manifest.observation_settings.masks
+    default = Defense.for_detector(spec, masks=masks) if spec is not None else None
+    rule, schedule = DEFAULT_RULE, DEFAULT_SCHEDULE
+    if default is not None and isinstance(default.rule, Rule):
+        rule, schedule = default.rule, default.resolved_schedule
+    found = schedule.rule(rule, threshold)
+    if found.evidence_threshold is not None and found.evidence_threshold < floor:
+        found = found.with_settings(evidence_threshold=floor)
+    return found
+
+
+def _choose_recipe(
+    images: Sequence[ObservedImage],
+    searched: Any,
+    observed: Recipe,
+    wanted: Sequence[Recipe],
+    passes: int,
+    threshold: float,
+    floor: float,
+    threat: ThreatModel,
+    price: float,
+    grid: RuleGrid,
+    on_progress: OnProgress,
+    shared: dict[str, Any],
+) -> Recipe:
+    """Return the recipe within the observed one that certifies most with at most so many passes on every image."""
+    chosen = [images[number] for number in searched.tolist()]
+    candidates = within_budget(recipes_among(observed, wanted), chosen, [passes])
+    every = np.arange(len(chosen))
+
+    def gain(recipe: Recipe, rules: RuleGrid) -> float:
+        with open_bench(chosen, every, threshold, floor, threat, recipe=recipe, **shared) as bench:
+            search = RuleSearch(bench, threshold, floor, rules)
+            rule = search.best(price)
+            return -1.0 if rule is None else search.gains[rule]
+
+    tried = []
+    for number, candidate in enumerate(candidates, 1):
+        tried.append((gain(candidate.recipe, QUICK_GRID), candidate))
+        on_progress("masks", number, len(candidates))
+    tried.sort(key=lambda one: (-one[0], one[1].forward_passes))
+    finalists = [candidate for _, candidate in tried[:FINALISTS]]
+    if len(finalists) == 1:
+        return finalists[0].recipe
+    return max(finalists, key=lambda one: gain(one.recipe, grid)).recipe
+
+
+def _defense(run: Run, rule: Rule, recipe: Recipe | None, chosen_by: str) -> Defense | None:
+    if not run.has_detector:
+        return None
+    return replace(run.defense(rule), masks=recipe or run.manifest.observation_settings.masks, tuned_on=chosen_by)
+
+
+def _caveats(run: Run, recipe: Recipe | None) -> tuple[str, ...]:
+    observed = run.manifest.observation_settings.masks
+    if recipe is None or recipe == observed:
+        return ()
+    return (f"estimated from a run with the masks {observed}: to certify {recipe}, observe again with the defense",)

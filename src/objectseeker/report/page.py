@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -132,6 +132,7 @@ def write_report(
     """
     defense = run.bind_defense(run.defense() if defense is None else defense)
     source = ReportSource.from_run(run, defense, settings, tags)
+    source = replace(source, caveats=[*source.caveats, *_choice_caveats(run, defense)])
     other = None if baseline is None else baseline.source(source.settings)
     return write_page(source, Path(out), baseline=other, embed_images=embed_images, on_progress=on_progress)
 
@@ -260,6 +261,19 @@ def _file_errors(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ObjectSeekerError(f"cannot write {file}: {error.strerror or error}") from None
+
+
+def _choice_caveats(run: Run, defense: Defense) -> list[str]:
+    """Say so where the rule is the general default, or images of the run chose it."""
+    if defense.is_untuned:
+        return [
+            "The rule is the general default, not one chosen for this detector: objectseeker tune finds one from "
+            "unlabeled images."
+        ]
+    tuned = run.tuned_images(defense)
+    if not tuned:
+        return []
+    return [f"{tuned} of the {len(run.indices)} images chose this defense, so it looks better here than it is."]
 
 
 def _truncation_caveat(packed: PackedCertificates) -> list[str]:

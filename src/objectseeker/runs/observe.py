@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -27,7 +28,7 @@ from objectseeker.datasets.maite import PYTHON, import_maite_dataset, is_maite_d
 from objectseeker.defense import BATCH, Defense, spec_relative_to
 from objectseeker.detectors import LoadedDetector, load_detector
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.files.images import resolve_path
+from objectseeker.files.images import hash_of, resolve_path
 from objectseeker.runs.engines import (
     ClusterRequest,
     DetectorDescription,
@@ -66,6 +67,7 @@ def observe(
     mask_floor: float = MASK_FLOOR,
     limit: int | None = None,
     seed: int | None = None,
+    exclude: Iterable[Run | str | Path] = (),
     class_map: Mapping[str, str] | None = None,
     device: str | None = None,
     cluster: ClusterRequest | None = None,
@@ -93,6 +95,7 @@ def observe(
         mask_floor: Lowest score that is stored for boxes of masked views.
         limit: Number of images to observe. Default: all.
         seed: Draw the images in a random order with this seed, so that the first ones are a sample of all.
+        exclude: Runs whose images are skipped: by the content of their files, whatever their names.
         class_map: Dataset class by detector class, for names that do not match.
         device: cpu, cuda or cuda:1; several with commas. Only for a SPEC or a defense.
         cluster: Observe on a Ray cluster; the run is bit-identical. Only for a SPEC or a defense.
@@ -113,7 +116,7 @@ def observe(
         >>> from objectseeker import observe
         >>> run = observe("images/", "builtin", out="run", masks="halves:10", limit=100)  # doctest: +SKIP
     """
-    dataset = dataset_of(images, out)
+    dataset = without_images_of(dataset_of(images, out), exclude)
     options = {"masks": masks, "fill": fill, "batch_size": batch_size}
     defense, settings = _defense_and_settings(detector, options, base_floor, mask_floor)
     if defense is None and (device is not None or cluster is not None):
@@ -260,6 +263,26 @@ def make_manifest(
 
 def job_of(manifest: Manifest) -> ObservationJob:
     return ObservationJob(manifest.observation_settings, manifest.detector_names, manifest.images_per_part)
+
+
+def without_images_of(dataset: Dataset, runs: Iterable[Run | str | Path]) -> Dataset:
+    """Return the dataset without the images of these runs, which content tells, whatever their names."""
+    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
+    if not opened:
+        return dataset
+    known = {file_hash for run in opened for file_hash in run.file_hashes()}
+
+    def is_new(image: DatasetImage) -> bool:
+        try:
+            return hash_of(resolve_path(image.path)) not in known
+        except ObjectSeekerError:  # observing it says why
+            return True
+
+    kept = tuple(filter(is_new, dataset.images))
+    if not kept:
+        raise ObjectSeekerError(f"the excluded runs hold all {len(dataset)} images of {dataset.spec}: take others")
+    content = json.dumps([dataset.fingerprint, [image.id for image in kept]])
+    return replace(dataset, images=kept, fingerprint=hashlib.sha256(content.encode()).hexdigest())
 
 
 def dataset_of(images: Any, out: str | Path, **options: bool) -> Dataset:

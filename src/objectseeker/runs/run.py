@@ -251,6 +251,17 @@ class Run:
         every = (images_in(content) for content in self._contents(number))
         return {index: file_hash for images in every for index, (_, _, file_hash) in images.items()}
 
+    def file_hashes(self) -> list[str]:
+        """Return the hash of the file of every image of `images()`, in their order."""
+        known: dict[int, str] = {}
+        for number in sorted({index // self.manifest.images_per_part for index in self.indices}):
+            known |= self.hashes(number)
+        return [known[index] for index in self.indices]
+
+    def tuned_images(self, defense: Defense) -> int:
+        """Return how many of the images chose this defense, by the content of their files."""
+        return 0 if defense.tuned_on is None else defense.count_tuned(self.file_hashes())
+
     def to_dict(self) -> dict[str, Any]:
         """Summarize the run as plain values."""
         return {

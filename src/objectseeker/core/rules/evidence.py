@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -77,6 +78,12 @@ class Rule(PruningRule):
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         _ = self.support_criteria  # rejects invalid settings
+        if self.mask_threshold < self.base_threshold:
+            warnings.warn(
+                f"mask_threshold {self.mask_threshold!r} is below base_threshold {self.base_threshold!r}: masks then "
+                "add boxes that the detector itself does not output",
+                stacklevel=4,
+            )
         if self.cluster_distance == 1:  # boxes that share no area would be neighbors
             raise ObjectSeekerError(f"cluster_distance must be below 1, got {self.cluster_distance!r}")
         if self.evidence_power <= 0:
