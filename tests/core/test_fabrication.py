@@ -15,7 +15,7 @@ from strategies import SEEDS, boxes
 
 from objectseeker import Detections, Halves, IouRule, ObjectSeeker, ObjectSeekerError, Observation, Patch, Rule
 from objectseeker.core.fabrication import SupportCriteria
-from objectseeker.core.recipes import Rolling
+from objectseeker.core.recipes import Rolling, Windows
 from objectseeker.core.temporal import earliest_uncertified_start, frame_positions_not_fabricated
 from objectseeker.core.threats import PATCH_LOCATIONS
 
@@ -28,7 +28,8 @@ def recipe(seed):
         lambda width, height, lines: halves(width, height, min(lines, 6)),
         banded(seed),
         lambda width, height, lines: pairs(width, height, min(lines, 3)),
-    ][seed % 3]
+        lambda width, height, lines: (Windows(0.5, 0.25) + Halves(min(lines, 2))).masks(width, height),
+    ][seed % 4]
 
 
 def equals_the_oracle(seed, fit, count):

@@ -21,6 +21,7 @@ from objectseeker.gate.judge import (
     apply_policy,
     metric_of,
     needs_curves,
+    required_fabrication_threats,
     required_joint_threats,
     required_threats,
     resolve_thresholds,
@@ -47,6 +48,7 @@ def measured(images, policy, attacks=(), settings=SETTINGS):
         rule=settings.rule,
         threats=tuple(required_threats(policy, attacks)),
         joint_threats=tuple(required_joint_threats(policy)),
+        fabrication_threats=tuple(required_fabrication_threats(policy)),
         curves=needs_curves(policy),
     )
     return tally_images(images, VOCABULARY, request).tally
@@ -86,6 +88,8 @@ def test_figures_are_those_of_evaluate(rule):
         'metric = "clean_ap50_loss"\nat_most = "1 point"',
         'metric = "false_alert_rate"\nat_most = "1 %"',
         'metric = "joint_certified_recall"\npatch_area = "1%"\nat_least = "1 %"',
+        'metric = "certified_true_positives"\nlocation = "far"\npatch_area = "1%"\nat_least = "1 %"',
+        'metric = "certified_false_positives"\nlocation = "anywhere"\npatch_area = "1%"\nat_most = "1 %"',
     )
     evaluated = evaluate_images(images, VOCABULARY, settings)
     own = replace(DEFENSE, rule=settings.rule)
@@ -101,6 +105,8 @@ def test_figures_are_those_of_evaluate(rule):
     ours = evaluated.defended
     wanted = [*ours.certified_recall().values(), ours.clean_recall, ours.ap50]
     wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.false_alert_rate, ours.joint_certified_recall]
+    sides = evaluated.to_dict()["defended"]
+    wanted += [sides["certified_true_positives"]["far"], sides["certified_false_positives"]["anywhere"]]
     assert values == pytest.approx(wanted, abs=1e-9)
     right_and_wrong = [one.rule.prune(image.observation) for one in [settings] for image in images]
     literal = evaluation_cases.count_literally(list(zip(images, right_and_wrong, strict=True)))

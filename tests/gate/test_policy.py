@@ -25,7 +25,13 @@ def test_the_example_parses_as_it_stands_and_with_all_its_comments_removed():
     assert everything.confidence == 0.95
 
 
-ABOUT_A_PATCH = ("certified_recall", "joint_certified_recall", "recall_under_attack")
+ABOUT_A_PATCH = (
+    "certified_recall",
+    "joint_certified_recall",
+    "certified_true_positives",
+    "certified_false_positives",
+    "recall_under_attack",
+)
 
 
 def test_every_figure_is_measured_or_read_from_a_file():
@@ -70,7 +76,7 @@ RECALL = 'metric = "certified_recall"\nlocation = "far"\n'
         ("format = 1\nseed = -1", "seed must be a whole number"),
         ("format = 1\nbootstrap_samples = 10", "bootstrap_samples must be within"),
         (policy('metric = "certified_recal"'), "did you mean certified_recall?"),
-        (policy('metric = "color"'), "it knows certified_recall, joint_certified_recall, clean_recall"),
+        (policy('metric = "color"'), "it knows certified_recall, joint_certified_recall, certified_true_positives"),
         (policy(RECALL + 'at_leest = "3 %"'), "did you mean at_least?"),
         (policy(RECALL + 'at_most = "3 %"'), "has no 'at_most'"),
         (policy(RECALL), "needs at_least or max_regression"),

@@ -29,7 +29,8 @@ fits b, among the masks that remove the patch; 0 where there is none. By the sam
 `support_threshold`, no allowed patch has made it; and b is certified iff it is at least `support_threshold`. Against
 one patch it has a closed form: a mask removes a position by x or by y, so with a(x) and c(y) the best scores of the
 masks that do, the best at (x, y) is max(a(x), c(y)), and its least over a rectangle of positions is the larger of the
-least a and the least c. Two patches have none: the certified score is then the largest threshold that certifies b.
+least a and the least c. Several patches, or the outside, have none: the certified score is then the largest threshold
+that certifies b.
 
 Joint: one patch is at one place. At every position p it can have made only boxes without support at p, so of all
 boxes of an image at most as many are fabricated as are without support at the worst position (`joint`).

@@ -35,6 +35,7 @@ from objectseeker.metrics.confidence_intervals import (
     max_unseen_share,
 )
 from objectseeker.metrics.metric import Metric, difference_interval, with_unseen_objects
+from objectseeker.metrics.output_boxes import FALSE_POSITIVE, TRUE_POSITIVE
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, label_of, slice_selectors
 from objectseeker.metrics.tally import Tally
 from objectseeker.text import quote_plain
@@ -241,6 +242,11 @@ def required_joint_threats(policy: Policy) -> list[ThreatModel]:
     return _threats(policy, "joint_certified_recall")
 
 
+def required_fabrication_threats(policy: Policy) -> list[ThreatModel]:
+    """Return the threats against which output boxes must be certified not fabricated."""
+    return [threat for name in BOX_METRICS for threat in _threats(policy, name)]
+
+
 def _threats(policy: Policy, metric: str) -> list[ThreatModel]:
     return [requirement.threat for requirement in policy.requirements if requirement.metric == metric]
 
@@ -289,6 +295,7 @@ def _select_objects(measurements: Tally, requirement: Requirement) -> Tally:
     return measurements if requirement.object_size is None else measurements.of_sizes(*requirement.object_size)
 
 
+BOX_METRICS = ("certified_true_positives", "certified_false_positives")
 METRICS: dict[str, Metric] = {
     "clean_recall": metric.clean_recall,
     "clean_ap50": metric.ap50,
@@ -303,6 +310,10 @@ def metric_of(requirement: Requirement) -> Metric:
     match requirement.metric:
         case "certified_recall":
             return metric.certified_recall(requirement.threat, requirement.location)
+        case "certified_true_positives":
+            return metric.certified_true_positives(requirement.threat, requirement.location)
+        case "certified_false_positives":
+            return metric.certified_false_positives(requirement.threat, requirement.location)
         case "joint_certified_recall":
             return metric.joint_certified_recall(requirement.threat)
         case name:
@@ -366,6 +377,9 @@ class UnseenImages:
 
 
 def _most_boxes(requirement: Requirement, tally: Tally) -> int:
+    if requirement.metric in BOX_METRICS:
+        assert tally.boxes is not None
+        return int(np.bincount(tally.boxes.image).max(initial=1))
     per_image = tally.false_positives if requirement.metric == "fppi" else np.bincount(tally.image)
     return int(per_image.max(initial=1))
 
@@ -521,8 +535,23 @@ def _attack_result(requirement: Requirement, policy: Policy, release: Release) -
     return replace(result, failure_examples=lost[:MAX_EXAMPLES])
 
 
+def _box_examples(requirement: Requirement, tally: Tally) -> list[FailureExample]:
+    """Return the images with most boxes that fail the requirement."""
+    assert tally.boxes is not None
+    certified = tally.boxes.certified[requirement.threat][PATCH_LOCATIONS.index(requirement.location)]
+    if requirement.metric == "certified_true_positives":
+        fails = (tally.boxes.outcome == TRUE_POSITIVE) & ~certified
+    else:
+        fails = (tally.boxes.outcome == FALSE_POSITIVE) & certified
+    count = np.bincount(tally.boxes.image[fails], minlength=len(tally.ids))
+    worst = np.argsort(-count, kind="stable")[:MAX_EXAMPLES]
+    return [FailureExample(tally.ids[n]) for n in worst.tolist() if count[n] > 0]
+
+
 def _failure_examples(requirement: Requirement, measurements: Tally) -> list[FailureExample]:
     """Return the largest objects that fail the requirement, or the images with most boxes that do."""
+    if requirement.metric in BOX_METRICS:
+        return _box_examples(requirement, measurements)
     if requirement.metric in ("false_alert_rate", "fppi"):
         count = measurements.flagged * 1
         if requirement.metric == "fppi":

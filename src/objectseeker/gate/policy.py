@@ -44,6 +44,12 @@ class MetricSpec:
 METRIC_SPECS: dict[str, MetricSpec] = {
     "certified_recall": MetricSpec("certified recall", "at_least", "%", (*PATCH, *OBJECTS, *ENOUGH)),
     "joint_certified_recall": MetricSpec("joint certified recall", "at_least", "%", (*PATCH[1:], "slice", *ENOUGH)),
+    "certified_true_positives": MetricSpec(
+        "true positives certified not fabricated", "at_least", "%", (*PATCH[:3], "classes", "slice", *ENOUGH)
+    ),
+    "certified_false_positives": MetricSpec(
+        "false positives certified not fabricated", "at_most", "%", (*PATCH[:3], "classes", "slice", *ENOUGH)
+    ),
     "clean_recall": MetricSpec("clean recall", "at_least", "%", (*OBJECTS, *ENOUGH)),
     "clean_ap50": MetricSpec("clean AP50", "at_least", "%", ("classes", "slice", *ENOUGH)),
     "clean_ap50_loss": MetricSpec("AP50 loss against undefended", "at_most", "points", ("classes", "slice", *ENOUGH)),
@@ -358,6 +364,18 @@ min_objects = 100           # in the sample; with fewer it is undecided
 # metric = "joint_certified_recall"
 # patch_area = "1%"
 # at_least = "40 %"
+
+# Of the boxes that match an object, the share that no such patch can have made; of those that match none, at most.
+# [[require]]
+# metric = "certified_true_positives"
+# location = "anywhere"
+# patch_area = "1%"
+# at_least = "30 %"
+# [[require]]
+# metric = "certified_false_positives"
+# location = "anywhere"
+# patch_area = "1%"
+# at_most = "30 %"
 
 # The same for people that are large enough, with more of each covered than a touch.
 # [[require]]

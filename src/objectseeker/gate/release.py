@@ -21,6 +21,7 @@ from objectseeker.gate.judge import (
     Release,
     apply_policy,
     needs_curves,
+    required_fabrication_threats,
     required_joint_threats,
     required_threats,
     resolve_thresholds,
@@ -89,6 +90,7 @@ def _measure(
         rule=defense.rule,
         threats=tuple(required_threats(policy, attacks)),
         joint_threats=tuple(required_joint_threats(policy)),
+        fabrication_threats=tuple(required_fabrication_threats(policy)),
         curves=needs_curves(policy),
     )
     if request.curves:

@@ -246,16 +246,27 @@ ap50_loss = Metric(lambda tally, weights: _undefended_ap50(tally, weights) - _ap
 
 def certified_true_positives(threat: ThreatModel, location: PatchLocation) -> Metric:
     """Of the output boxes that match an object, those that no patch at this location can have made."""
-    return _certified_boxes(threat, location, TRUE_POSITIVE)
+    return _certified_boxes(threat, location, TRUE_POSITIVE, unseen=0.0)
 
 
 def certified_false_positives(threat: ThreatModel, location: PatchLocation) -> Metric:
     """Of the output boxes that match no object, those that no patch at this location can have made."""
-    return _certified_boxes(threat, location, FALSE_POSITIVE)
+    return _certified_boxes(threat, location, FALSE_POSITIVE, unseen=100.0)
 
 
-def _certified_boxes(threat: ThreatModel, location: PatchLocation, outcome: int) -> Metric:
-    return Metric(lambda tally, weights: _boxes(tally).certified_share(threat, location, outcome, weights))
+def _certified_boxes(threat: ThreatModel, location: PatchLocation, outcome: int, *, unseen: float) -> Metric:
+    """The boxes of unseen images count as certified (`unseen` 100) or not (0), whichever is worse."""
+
+    def values(tally: Tally, weights: Floats) -> Floats:
+        return _boxes(tally).certified_share(threat, location, outcome, weights)
+
+    def worst(tally: Tally, share: float, boxes: int) -> float:
+        images, of_outcome = len(tally.images), _boxes(tally).outcome == outcome
+        per_image = float(_boxes(tally).count[of_outcome].sum()) / images
+        value = float(values(tally, np.ones((1, images)))[0])
+        return abs(unseen - with_unseen_objects(abs(unseen - value), per_image, share, boxes))
+
+    return Metric(values, with_unseen=worst)
 
 
 def _boxes(tally: Tally) -> BoxTally:
