@@ -45,7 +45,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.boxes import Bools, Detections, Floats, area, intersection, row_blocks
+from objectseeker.core.boxes import Bools, Detections, Floats, area, row_blocks
 from objectseeker.core.certification import (
     Certificates,
     ObjectProof,
@@ -105,15 +105,20 @@ class SupportCriteria:
         Guarantee: what fits does in exact arithmetic. Areas and their ratios are off by a few 2**-53 of themselves, far
         less than MARGIN; ties, and boxes too small for that, do not fit.
         """
-        shared = intersection(boxes.xyxy, detections.xyxy)
-        own, other = area(boxes.xyxy)[:, None], area(detections.xyxy)[None]
-        if self.fit == "iou":
-            fitting = shared > (self.overlap + MARGIN) * (own + other - shared)
-        else:
-            fitting = (shared > (SUPPORT_INSIDE + MARGIN) * own) & (shared > (self.overlap + MARGIN) * other)
+        fitting = np.ones((len(boxes), len(detections)), dtype=np.bool_)
         if self.classwise:
-            fitting &= boxes.label[:, None] == detections.label[None]
-        return np.asarray(fitting & (own > SMALLEST_AREA) & (other > SMALLEST_AREA))
+            fitting = boxes.label[:, None] == detections.label[None]
+        box, n = np.nonzero(fitting)  # few pairs share a label: only those are measured
+        a, b = boxes.xyxy[box], detections.xyxy[n]
+        sides = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2])
+        shared = np.maximum(sides[:, 0], 0) * np.maximum(sides[:, 1], 0)
+        own, other = area(a), area(b)
+        if self.fit == "iou":
+            fits = shared > (self.overlap + MARGIN) * (own + other - shared)
+        else:
+            fits = (shared > (SUPPORT_INSIDE + MARGIN) * own) & (shared > (self.overlap + MARGIN) * other)
+        fitting[box, n] = fits & (own > SMALLEST_AREA) & (other > SMALLEST_AREA)
+        return fitting
 
     def ranking_scores(self, scores: Floats, certified_scores: Floats) -> Floats:
         """Return the scores to rank by: at most `ranking_margin` above the certified ones."""
