@@ -538,7 +538,7 @@ def _attack_result(requirement: Requirement, policy: Policy, release: Release) -
 def _box_examples(requirement: Requirement, tally: Tally) -> list[FailureExample]:
     """Return the images with most boxes that fail the requirement."""
     assert tally.boxes is not None
-    certified = tally.boxes.certified[requirement.threat][PATCH_LOCATIONS.index(requirement.location)]
+    certified = tally.boxes.certified[requirement.threat][ALL_LOCATIONS.index(requirement.location)]
     if requirement.metric == "certified_true_positives":
         fails = (tally.boxes.outcome == TRUE_POSITIVE) & ~certified
     else:
