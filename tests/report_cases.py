@@ -13,7 +13,7 @@ import evaluation_cases
 import numpy as np
 import PIL.Image
 
-from objectseeker import Bands, Certificates, Detections, Halves, Observation, Patch, Rule
+from objectseeker import Bands, Certificates, Detections, Halves, Observation, Patch, Rule, Windows
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import NO_TRACK, FrameIndex, ObservedImage
@@ -95,6 +95,8 @@ def run_of(name: str) -> Run:
         "bands": lambda: Run(seen_under(Bands(0.04, aspect=2.0, spacing=0.7)), EVIDENCE),
         "bands_paper": lambda: Run(seen_under(Bands(0.02)), PAPER),
         "sum": lambda: Run(seen_under(Halves(4) + Bands(0.03)), EVIDENCE),
+        "windows": lambda: Run(seen_under(Halves(3) + Windows(2 / 3)), EVIDENCE),
+        "windows_paper": lambda: Run(seen_under(Windows(1 / 2) + Bands(0.02)), PAPER),
         "unlabeled": lambda: Run(
             [output_on(image, EVIDENCE.rule) for image in awkward(count=8) + evaluation_cases.noisy(4, 3)],
             EVIDENCE,

@@ -18,7 +18,6 @@ import evaluation_cases
 import numpy as np
 import PIL.Image
 import pytest
-from cases import pairs
 from command import photographs
 from command import run as run_cli
 from report_cases import (
@@ -580,14 +579,6 @@ def test_what_cannot_be_reported_is_one_sentence(tmp_path, options, message):
     with pytest.raises(ObjectSeekerError, match=message):
         written(tmp_path, images, **options)
     assert not (tmp_path / "report.html").exists()
-
-
-def test_pairs_of_masks_are_refused(tmp_path):
-    (image,) = photographed(tmp_path, 1)
-    masks = pairs(100, 100, 1)
-    seen = Observation(100, 100, masks, image.observation.base, [Detections.empty()] * len(masks))
-    with pytest.raises(ObjectSeekerError, match="half masks or bands, not pairs"):
-        written(tmp_path, [replace(image, observation=seen)])
 
 
 def test_progress_counts_every_image(tmp_path):

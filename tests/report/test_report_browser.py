@@ -61,7 +61,19 @@ def photographs(tmp_path_factory):
 
 @pytest.fixture(
     scope="module",
-    params=["paper", "evidence", "bands_paper", "bands", "sum", "labels", "class_agnostic", "iou", "unlabeled"],
+    params=[
+        "paper",
+        "evidence",
+        "bands_paper",
+        "bands",
+        "sum",
+        "windows",
+        "windows_paper",
+        "labels",
+        "class_agnostic",
+        "iou",
+        "unlabeled",
+    ],
 )
 def certificates(request, tmp_path_factory):
     """Awkward images and larger ones under one rule, masks and labels: the file, and what it is about."""

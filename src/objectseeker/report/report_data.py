@@ -367,10 +367,6 @@ def mask_sets(images: Sequence[ObservedImage], defense: Defense | None) -> tuple
     index = []
     for image in images:
         masks = image.observation.masks
-        if not masks.has_one_axis:
-            raise ObjectSeekerError(
-                "a report shows certificates against one patch: observe with half masks or bands, not pairs or windows"
-            )
         number = None if image.frame is None else image.frame.number
         if defense is not None and masks != recipe_for_frame(defense.masks, number).masks(masks.width, masks.height):
             raise ObjectSeekerError(
@@ -381,11 +377,13 @@ def mask_sets(images: Sequence[ObservedImage], defense: Defense | None) -> tuple
 
 
 def mask_dicts(masks: Sequence[Masks]) -> list[dict[str, Any]]:
-    """Return mask sets as JSON: the strip that each mask removes."""
-    dicts = []
-    for one in masks:
-        axis, rows = np.argmax(one.along, axis=1), np.arange(len(one))
-        start, end = (one.removed[rows, 0, axis + k] for k in (0, 2))
-        strips = {"axis": axis.tolist(), "start": start.tolist(), "end": end.tolist()}
-        dicts.append({"width": one.width, "height": one.height} | strips)
-    return dicts
+    """Return mask sets as JSON."""
+    return [
+        {
+            "width": one.width,
+            "height": one.height,
+            "rectangle": one.rectangle.tolist(),
+            "is_band": one.is_band.tolist(),
+        }
+        for one in masks
+    ]

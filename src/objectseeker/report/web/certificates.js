@@ -1,9 +1,10 @@
 // Certification in the page: what certification.py, evidence.py, joint.py and threats.py do, on the same integers and the
 // same doubles, so that every verdict equals Python's. Nothing here touches the document.
 //
-// A rectangle of patch positions is [x first, y first, x last, y last], inclusive. A mask is a strip: along its axis (0
-// columns, 1 rows) it removes a patch that starts at `first` iff first >= from and first + length <= to. A strip that
-// reaches a border also removes what hangs over it: there `from` is -Infinity, or `to` Infinity.
+// A rectangle of patch positions is [x first, y first, x last, y last], inclusive. A mask removes strips: a band one, a mask
+// that keeps a rectangle up to four around it, and it removes a patch iff one of its strips does. Along its axis (0
+// columns, 1 rows) a strip removes a patch that starts at `first` iff first >= from and first + length <= to. A strip
+// that reaches a border also removes what hangs over it: there `from` is -Infinity, or `to` Infinity.
 //
 // A target is an object as one of the detector's labels that map to its class. Each has its own masked boxes, and an
 // object is certified if one of its targets is.
@@ -55,22 +56,39 @@ function countBelow(ascending, limit) {
   return low;
 }
 
-function withBreakpoints({ width, height, axis, start, end }) {
+// The strips of all masks of one image size, numbered: `stripsOf[mask]` are the numbers of a mask's.
+function withStrips({ width, height, rectangle, is_band }) {
   const extent = [width, height];
-  const from = start.map((at) => (at === 0 ? -Infinity : at));
-  const to = end.map((at, mask) => (at === extent[axis[mask]] ? Infinity : at));
+  const axis = [],
+    from = [],
+    to = [];
+  const stripsOf = rectangle.map((edges, mask) => {
+    const first = axis.length;
+    for (const along of [0, 1]) {
+      const start = edges[along],
+        end = edges[along + 2];
+      const ends = [start > 0 && [-Infinity, start], end < extent[along] && [end, Infinity]].filter(Boolean);
+      for (const [low, high] of is_band[mask] ? (ends.length ? [[start, end]] : []) : ends) {
+        axis.push(along);
+        from.push(low);
+        to.push(high);
+      }
+    }
+    return Array.from({ length: axis.length - first }, (_, i) => first + i);
+  });
   // Where the set of removing masks changes along each axis: at `from`, and for a patch of a length before `to`.
   const sorted = (ends, along) =>
-    Float64Array.from(new Set(ends.filter((at, mask) => axis[mask] === along && Number.isFinite(at)))).sort();
+    Float64Array.from(new Set(ends.filter((at, strip) => axis[strip] === along && Number.isFinite(at)))).sort();
   const breakpoints = [0, 1].map((along) => [sorted(from, along), sorted(to, along)]);
-  return { width, height, axis, start, end, from, to, breakpoints };
+  return { width, height, axis, from, to, stripsOf, breakpoints };
 }
 
 // The strips of the given masks, per axis and ascending, without those that another contains: they remove nothing more.
-// Of half masks that leaves the furthest on each side, the four safe lines of a certificate.
-function maximalStrips({ axis, from, to }, masks) {
+// Of masks that keep a rectangle that leaves the furthest on each side, the four safe lines of a certificate.
+function maximalStrips({ axis, from, to, stripsOf }, masks) {
+  const all = masks.flatMap((mask) => stripsOf[mask]);
   return [0, 1].map((along) => {
-    const strips = masks.filter((mask) => axis[mask] === along).map((mask) => [from[mask], to[mask]]);
+    const strips = all.filter((strip) => axis[strip] === along).map((strip) => [from[strip], to[strip]]);
     strips.sort((a, b) => (a[0] === b[0] ? (a[1] < b[1] ? 1 : -1) : a[0] - b[0]));
     const kept = [];
     for (const strip of strips) if (!kept.length || strip[1] > kept[kept.length - 1][1]) kept.push(strip);
@@ -114,7 +132,7 @@ class Certificates {
   constructor(data, read) {
     for (const [name, type] of Object.entries(data.columns)) this[name] = decodeColumn(type, read(name));
     this.count = this.label.length;
-    this.masks = data.masks.map(withBreakpoints);
+    this.masks = data.masks.map(withStrips);
     this.margin = data.margin;
     this.needed = data.needed;
     this.image = this.owners(this.object_first);
@@ -167,7 +185,7 @@ class Certificates {
   // evidence.build_stars: the neighbors of each box and the box itself; per mask the largest weight counts. Stars that
   // would not be sufficient even if all their views remained are dropped.
   starsOf(t, rows) {
-    const { axis } = this.masksOf[this.object[t]];
+    const { axis, stripsOf } = this.masksOf[this.object[t]];
     const begin = this.multi_view_first[t];
     const bytes = Math.ceil((this.multi_view_first[t + 1] - begin) / 8);
     const stars = new Map();
@@ -186,11 +204,15 @@ class Certificates {
       const mask = this.multi_view_mask[center],
         key = `${mask}:${members}`;
       if (total < this.needed || stars.has(key)) continue;
+      const strips = members.map((row) => stripsOf[this.multi_view_mask[row]]);
+      const weights = members.map((row) => this.multi_view_weight[row]);
+      // By x or by y alone, one strip per view: then evidence adds up along each axis. Else that is an upper bound.
+      const separates = strips.every((some) => some.length === 1);
       const views = [0, 1].map((along) => {
-        const rows = members.filter((row) => axis[this.multi_view_mask[row]] === along);
-        return [rows.map((row) => this.multi_view_mask[row]), rows.map((row) => this.multi_view_weight[row])];
+        const own = strips.flatMap((some, i) => some.filter((one) => axis[one] === along).map((one) => [one, weights[i]]));
+        return [own.map(([strip]) => strip), own.map(([, weight]) => weight)];
       });
-      stars.set(key, { mask, axis: axis[mask], rows: members, views, total });
+      stars.set(key, { mask, center: stripsOf[mask], axis, strips, weights, rows: members, views, total, separates });
     }
     return [...stars.values()].sort((a, b) => b.total - a.total);
   }
@@ -280,10 +302,10 @@ class Certificates {
     return this.last;
   }
 
-  // Along one axis: from first[i] to last[i] the same masks remove the patch; a mask m of a star removes it from class
-  // begin[m] to the one before end[m].
+  // Along one axis: from first[i] to last[i] the same masks remove the patch; a strip s of a star's mask removes it from
+  // class begin[s] to the one before end[s].
   classes(t, along, { safe, starMasks }, length) {
-    const { width, height, axis, from, to, breakpoints } = this.masksOf[this.object[t]];
+    const { width, height, axis, from, to, stripsOf, breakpoints } = this.masksOf[this.object[t]];
     const [starts, ends] = breakpoints[along];
     const first = [],
       last = [];
@@ -305,27 +327,29 @@ class Certificates {
     }
     const begin = new Int32Array(axis.length),
       end = new Int32Array(axis.length);
-    for (const m of starMasks) {
-      if (axis[m] !== along) continue;
-      begin[m] = countBelow(first, from[m]);
-      end[m] = Math.max(countBelow(first, to[m] - length + 1), begin[m]);
+    for (const s of starMasks.flatMap((mask) => stripsOf[mask])) {
+      if (axis[s] !== along) continue;
+      begin[s] = countBelow(first, from[s]);
+      end[s] = Math.max(countBelow(first, to[s] - length + 1), begin[s]);
     }
     return { first, last, begin, end };
   }
 
-  // A star's evidence along both axes; -Infinity where the star's center is not among the remaining views.
+  // A star's evidence along both axes; -Infinity where the star's center is not among the remaining views, if its views
+  // separate by axis.
   // (Weights are whole multiples of a power of two: all sums and differences are exact.)
   sumsOf({ certificate, axes, sums }, k) {
     const star = certificate.stars[k];
     sums[k] ??= axes.map(({ first, begin, end }, along) => {
       const found = new Float64Array(first.length + 1);
-      const [masks, weights] = star.views[along];
-      for (let i = 0; i < masks.length; i++) {
-        found[begin[masks[i]]] += weights[i];
-        found[end[masks[i]]] -= weights[i];
+      const [strips, weights] = star.views[along];
+      for (let i = 0; i < strips.length; i++) {
+        found[begin[strips[i]]] += weights[i];
+        found[end[strips[i]]] -= weights[i];
       }
       for (let i = 1; i < found.length; i++) found[i] += found[i - 1];
-      if (star.axis === along) found.fill(-Infinity, 0, begin[star.mask]).fill(-Infinity, end[star.mask]);
+      const [center] = star.center;
+      if (star.separates && star.axis[center] === along) found.fill(-Infinity, 0, begin[center]).fill(-Infinity, end[center]);
       return found;
     });
     return sums[k];
@@ -338,6 +362,7 @@ class Certificates {
       countBelow(first, rectangle[along + 2] + 1),
     ]);
     for (let k = 0; k < grid.sums.length; k++) {
+      if (!grid.certificate.stars[k].separates) continue;
       const [across, down] = this.sumsOf(grid, k);
       if (minimum(across, ...x) + minimum(down, ...y) >= this.needed) return true;
     }
@@ -350,9 +375,22 @@ class Certificates {
   isProven(grid, i, j) {
     for (let k = 0; k < grid.sums.length; k++) {
       const [across, down] = this.sumsOf(grid, k);
-      if (across[i] + down[j] >= this.needed) return true;
+      if (across[i] + down[j] < this.needed) continue;
+      if (grid.certificate.stars[k].separates || this.evidenceAt(grid, k, i, j) >= this.needed) return true;
     }
     return false;
+  }
+
+  // A star's evidence at one position, each view once; -Infinity if the star's center does not remain.
+  evidenceAt({ certificate, axes }, k, i, j) {
+    const { center, axis, strips, weights } = certificate.stars[k];
+    const removes = (strip) => {
+      const { begin, end } = axes[axis[strip]];
+      const at = axis[strip] ? j : i;
+      return begin[strip] <= at && at < end[strip];
+    };
+    if (!center.some(removes)) return -Infinity;
+    return strips.reduce((sum, some, n) => (some.some(removes) ? sum + weights[n] : sum), 0);
   }
 
   // The positions at which a target is not proven, as rectangles that do not overlap.
@@ -383,11 +421,12 @@ class Certificates {
   // the views that prove it combined, strongest first.
   proofAt(t, x, y, size, threshold) {
     if (t < 0) return null;
-    const { axis, from, to } = this.masksOf[this.object[t]];
-    const removed = (mask) => {
-      const first = axis[mask] ? y : x;
-      return first >= from[mask] && first + size[axis[mask]] <= to[mask];
-    };
+    const { axis, from, to, stripsOf } = this.masksOf[this.object[t]];
+    const removed = (mask) =>
+      stripsOf[mask].some((strip) => {
+        const first = axis[strip] ? y : x;
+        return first >= from[strip] && first + size[axis[strip]] <= to[strip];
+      });
     let best = -1;
     for (const row of this.rows("single_view", t, threshold)) {
       if (removed(this.single_view_mask[row]) && (best < 0 || this.single_view_share[row] > this.single_view_share[best])) best = row;

@@ -44,13 +44,15 @@ function drawProof(proof) {
   const removed = [],
     boxes = [];
   if (proof !== null && view.layers.has("mask")) {
-    const { width, height, axis, start, end } = certificates.masksOf[view.object];
+    const { width, height } = certificates.masksOf[view.object];
     const [{ mask }] = proof.views;
-    const strip = axis[mask] ? [0, start[mask], width, end[mask]] : [start[mask], 0, end[mask], height];
-    removed.push(drawBox(strip, "removed"));
-    for (const at of linesOf(view.object, mask)) {
-      const line = axis[mask] ? `M0 ${at}H${width}` : `M${at} 0V${height}`;
-      removed.push(draw("path", { class: "removed-line", d: line }));
+    for (const { axis, from, to } of stripsOfMask(view.object, mask)) {
+      const [start, end] = [Math.max(from, 0), Math.min(to, axis ? height : width)];
+      removed.push(drawBox(axis ? [0, start, width, end] : [start, 0, end, height], "removed"));
+      for (const at of [from, to].filter(Number.isFinite)) {
+        const line = axis ? `M0 ${at}H${width}` : `M${at} 0V${height}`;
+        removed.push(draw("path", { class: "removed-line", d: line }));
+      }
     }
     const first = certificates[proof.kind + "_first"][certificates.target_first[certificates.object_first[view.image]]];
     proof.views.forEach(({ row }, k) => {

@@ -1,19 +1,18 @@
 // What is written next to the image.
 
-// The positions at which a strip ends inside the image.
-function linesOf(n, mask) {
-  const { from, to } = certificates.masksOf[n];
-  return [from[mask], to[mask]].filter(Number.isFinite);
+// The strips that a mask removes.
+function stripsOfMask(n, mask) {
+  const { axis, from, to, stripsOf } = certificates.masksOf[n];
+  return stripsOf[mask].map((strip) => ({ axis: axis[strip], from: from[strip], to: to[strip] }));
 }
 
-function maskWords(n, mask) {
-  const { axis, from } = certificates.masksOf[n];
-  const name = "xy"[axis[mask]],
-    [first, second] = linesOf(n, mask);
-  if (second !== undefined) return `everything from ${name} = ${first} to ${second}`;
-  const words = Number.isFinite(from[mask]) ? ["right of", "below"] : ["left of", "above"];
-  return `everything ${words[axis[mask]]} ${name} = ${first}`;
+function stripWords({ axis, from, to }) {
+  const name = "xy"[axis];
+  if (Number.isFinite(from) && Number.isFinite(to)) return `from ${name} = ${from} to ${to}`;
+  return Number.isFinite(from) ? `${["right of", "below"][axis]} ${name} = ${from}` : `${["left of", "above"][axis]} ${name} = ${to}`;
 }
+
+const maskWords = (n, mask) => `everything ${stripsOfMask(n, mask).map(stripWords).join(", ")}`;
 
 const positionOf = (proof) => (proof === null ? "unproven" : "proven");
 
