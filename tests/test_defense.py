@@ -141,13 +141,13 @@ def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypa
             lambda c: c | {"rule": c["rule"] | {"kind": "best"}},
             "its rule has an unknown kind: got 'best'. Use evidence, iou",
         ),
-        (lambda c: c | {"rule": 5}, "rule must be a group of settings, got 5: write it with"),
+        (lambda c: c | {"rule": 5}, "rule must be a group of settings: got 5: write it with"),
         (lambda c: c | {"rule": {"kind": []}}, r"its rule has an unknown kind: got \[\]"),
         (lambda c: c | {"format": True}, "has format True"),
         (lambda c: c | {"masks": "rolling:8:" * 5000 + "halves:3"}, "cannot read the masks"),
         (lambda c: c | {"masks": "halves:3+" * 5000 + "halves:3"}, "at most 16 recipes"),
         (lambda c: c | {"detector": "magic:x"}, "unknown detector 'magic:x'"),
-        (lambda c: [c], "must be a group of settings, got"),
+        (lambda c: [c], "must be a group of settings: got"),
     ],
 )
 def test_a_file_that_is_no_defense_is_one_sentence(tmp_path, change, message):
@@ -220,13 +220,13 @@ def test_equal_defenses_have_one_checksum_whatever_their_numbers_are_typed_as():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rule": "ioa"}, "rule must be a group of settings, got 'ioa'"),
+        ({"rule": "ioa"}, "rule must be a group of settings: got 'ioa'"),
         ({"batch_size": 10**400}, "has the number 1000.*: whole numbers must fit 64 bits"),
-        ({"fill": True}, "fill must be a whole number, got True"),
-        ({"rule": Rule().to_dict() | {"classwise": 1}}, "classwise must be true or false, got 1"),
+        ({"fill": True}, "fill must be a whole number: got True"),
+        ({"rule": Rule().to_dict() | {"classwise": 1}}, "classwise must be true or false: got 1"),
         ({"score_floor": "0.1"}, "score_floor must be a number"),
         ({"layout": 5}, "layout must be a string"),
-        ({"class_names": "ab"}, "class_names must be a list or null, got 'ab'"),
+        ({"class_names": "ab"}, "class_names must be a list or null: got 'ab'"),
         ({"input_size": [1, 2, 3]}, "input_size must be"),
         ({"fill": 1000}, "fill must be"),
     ],
@@ -242,9 +242,9 @@ def test_a_setting_of_another_type_is_one_sentence(tmp_path, changes, message):
     "name", ["mask_threshold", "base_threshold", "evidence_threshold", "filter_ioa", "edge_factor", "evidence_power"]
 )
 def test_a_score_is_a_number_and_no_text(name):
-    with pytest.raises(ObjectSeekerError, match=f"{name} must be a number, got '0.1'"):
+    with pytest.raises(ObjectSeekerError, match=f"{name} must be a number: got '0.1'"):
         Rule(**{name: "0.1"})
-    with pytest.raises(ObjectSeekerError, match="classwise must be true or false, got 'false'"):
+    with pytest.raises(ObjectSeekerError, match="classwise must be true or false: got 'false'"):
         Rule(classwise="false")
 
 
@@ -344,7 +344,7 @@ def test_every_setting_of_the_file_can_be_set():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"mask_threshold": 0.6', '"mask_threshold": true', "mask_threshold must be a number, got True"),
+        ('"mask_threshold": 0.6', '"mask_threshold": true', "mask_threshold must be a number: got True"),
         ('"mask_threshold": 0.6', '"mask_threshold": 0.1, "mask_threshold": 0.6', "has the key 'mask_threshold' twice"),
         ('"mask_threshold": 0.6', '"mask_threshold": NaN', "has the number NaN"),
         ("halves:30", "halves:3_0", "cannot read the masks 'halves:3_0'"),

@@ -38,7 +38,7 @@ Predict = Callable[[Tensor], tuple[Tensor, Tensor]]  # images N,3,H,W -> boxes N
 def main() -> None:
     options = parse()
     if not 0 < options.doubtful <= options.sure <= 1:
-        raise SystemExit(f"scores must be 0 < --doubtful <= --sure <= 1, got {options.doubtful} and {options.sure}")
+        raise SystemExit(f"scores must be 0 < --doubtful <= --sure <= 1: got {options.doubtful} and {options.sure}")
     begin = time.monotonic()
     index, *parts = options.pack
     pack = read_pack(index, parts)

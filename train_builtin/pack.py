@@ -54,7 +54,7 @@ def megabytes(text: str) -> int:
     """Parse a size in megabytes; return bytes, at least one."""
     value = float(text) * 1e6
     if not math.isfinite(value) or round(value) < 1:
-        raise argparse.ArgumentTypeError(f"a part has at least one byte (0.000001), and an end, got {text}")
+        raise argparse.ArgumentTypeError(f"a part has at least one byte (0.000001), and an end: got {text}")
     return round(value)
 
 

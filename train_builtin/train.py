@@ -258,7 +258,7 @@ def load_data(arguments: argparse.Namespace, log: Log) -> Data:
 def repeats_of(packs: Sequence[Pack], counts: Sequence[int]) -> npt.NDArray[np.int64]:
     """Return how often an epoch shows each image: one count per pack."""
     if len(counts) > len(packs) or min(counts, default=1) < 1:
-        raise SystemExit(f"--repeat takes whole numbers from 1 on, one for each of {len(packs)} packs, got {counts}")
+        raise SystemExit(f"--repeat takes whole numbers from 1 on, one for each of {len(packs)} packs: got {counts}")
     every = [*counts, *[1] * (len(packs) - len(counts))]
     return np.repeat(np.array(every, np.int64), [len(pack) for pack in packs])
 

@@ -67,7 +67,7 @@ def read_json(content: bytes | str, kind: type[T], document: str, *, format: int
         >>> read_json('{"base_threshold": true, "mask_threshold": 0.5}', Rule, "rule.json")
         Traceback (most recent call last):
         ...
-        objectseeker.errors.ObjectSeekerError: rule.json: base_threshold must be a number, got True
+        objectseeker.errors.ObjectSeekerError: rule.json: base_threshold must be a number: got True
     """
     return from_plain(parse_json(content, document, fix=fix), kind, document, format=format, fix=fix)
 
@@ -200,7 +200,7 @@ def _describe(error: msgspec.ValidationError, values: Any, document: str, fix: s
         reason = "must be one of the documented values"
     else:
         reason = f"cannot be used ({reason})"
-    return _sentence(f"{document}: {key}" if key else document, f"{reason}, got {quote(value)}", fix)
+    return _sentence(f"{document}: {key}" if key else document, f"{reason}: got {quote(value)}", fix)
 
 
 def _sentence(subject: str, statement: str, fix: str) -> str:

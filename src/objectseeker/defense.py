@@ -100,19 +100,19 @@ class Defense:
         if isinstance(self.detector, str):
             detectors.require_spec(self.detector)
         elif not callable(self.detector):
-            raise ObjectSeekerError(f"detector must be a SPEC or a callable, got {self.detector!r}")
+            raise ObjectSeekerError(f"detector must be a SPEC or a callable: got {self.detector!r}")
         if not isinstance(self.rule, PruningRule):
-            raise ObjectSeekerError(f"rule must be a Rule, an IouRule or another PruningRule, got {self.rule!r}")
+            raise ObjectSeekerError(f"rule must be a Rule, an IouRule or another PruningRule: got {self.rule!r}")
         require_recipe(self.masks)
         for name in ("layout", "mask_mode", "precision", "fingerprint", "tuned_on"):
             if not isinstance(getattr(self, name), str | None):
-                raise ObjectSeekerError(f"{name} must be a string, got {getattr(self, name)!r}")
+                raise ObjectSeekerError(f"{name} must be a string: got {getattr(self, name)!r}")
         # Stored as checked: equal defenses are then written alike, and have one checksum.
         checked: dict[str, object] = {"fill": require_gray(self.fill), "class_names": _names(self.class_names)}
         if self.batch_size is not None:
             checked["batch_size"] = require_count(self.batch_size, "batch_size")
             if self.batch_size > MOST_VIEWS:
-                raise ObjectSeekerError(f"batch_size must be at most {MOST_VIEWS:,}, got {self.batch_size!r}")
+                raise ObjectSeekerError(f"batch_size must be at most {MOST_VIEWS:,}: got {self.batch_size!r}")
         if self.score_floor is not None:
             checked["score_floor"] = require_fraction(self.score_floor, "score_floor")
         if self.input_size is not None:
@@ -254,7 +254,7 @@ class Defense:
         """Write the file. A detector's file is named relative to it, so both can move together."""
         if not isinstance(self.detector, str):
             raise ObjectSeekerError(
-                f"a defense with a callable cannot be saved, got {self.detector_name}: put the callable into a module "
+                f"a defense with a callable cannot be saved: got {self.detector_name}: put the callable into a module "
                 "and name it as python:MODULE:FUNCTION"
             )
         path = Path(path)
@@ -329,7 +329,7 @@ def _decode_images(text: str | None) -> tuple[frozenset[bytes], int]:
         if len(content) % HASH_BYTES or images < len(parts):
             raise ValueError
     except ValueError:
-        raise ObjectSeekerError(f"tuned_on must be as tune writes it, got {text[:80]!r}") from None
+        raise ObjectSeekerError(f"tuned_on must be as tune writes it: got {text[:80]!r}") from None
     return frozenset(parts), images
 
 
@@ -337,10 +337,10 @@ def _names(names: Any) -> tuple[str, ...] | None:
     if names is None:
         return None
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ObjectSeekerError(f"class_names must be strings, got {str(names)[:80]!r}")
+        raise ObjectSeekerError(f"class_names must be strings: got {str(names)[:80]!r}")
     if not 0 < len(names) <= MAX_CLASSES:
         raise ObjectSeekerError(
-            f"class_names must name 1 to {MAX_CLASSES:,} classes, got {len(names)}: or leave them out"
+            f"class_names must name 1 to {MAX_CLASSES:,} classes: got {len(names)}: or leave them out"
         )
     return tuple(names)
 
@@ -348,7 +348,7 @@ def _names(names: Any) -> tuple[str, ...] | None:
 def _size(size: Any) -> int | tuple[int, int]:
     if isinstance(size, tuple | list):
         if len(size) != 2:
-            raise ObjectSeekerError(f"input_size must be a side or width and height, got {size!r}")
+            raise ObjectSeekerError(f"input_size must be a side or width and height: got {size!r}")
         return require_count(size[0], "input width"), require_count(size[1], "input height")
     return require_count(size, "input_size")
 

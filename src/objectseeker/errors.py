@@ -31,7 +31,7 @@ class ObjectSeekerError(ValueError):
         ...     Halves(0)
         ... except ObjectSeekerError as error:
         ...     print(error)
-        lines must be at least 1, got 0
+        lines must be at least 1: got 0
     """
 
     def __init__(self, message: str) -> None:
@@ -62,7 +62,7 @@ def require_fraction(value: float, name: str) -> float:
     """Return `value` as a float within [0, 1]."""
     number = require_number(value, name)
     if not 0.0 <= number <= 1.0:
-        raise ObjectSeekerError(f"{name} must lie within [0, 1], got {value!r}")
+        raise ObjectSeekerError(f"{name} must lie within [0, 1]: got {value!r}")
     return number
 
 
@@ -73,16 +73,16 @@ def require_number(value: float, name: str) -> float:
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ObjectSeekerError(f"{name} must be a number, got {value!r}") from None
+        raise ObjectSeekerError(f"{name} must be a number: got {value!r}") from None
     if not math.isfinite(number):
-        raise ObjectSeekerError(f"{name} must be finite, got {value!r}")
+        raise ObjectSeekerError(f"{name} must be finite: got {value!r}")
     return number + 0.0  # -0.0 + 0.0 is 0.0
 
 
 def require_flag(value: bool, name: str) -> bool:
     """Return `value` as a bool; a number is an error."""
     if type(value).__name__ not in ("bool", "bool_"):
-        raise ObjectSeekerError(f"{name} must be true or false, got {value!r}")
+        raise ObjectSeekerError(f"{name} must be true or false: got {value!r}")
     return bool(value)
 
 
@@ -93,7 +93,7 @@ def require_count(value: int, name: str) -> int:
         if isinstance(value, bool) or whole != value:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise ObjectSeekerError(f"{name} must be a whole number, got {value!r}") from None
+        raise ObjectSeekerError(f"{name} must be a whole number: got {value!r}") from None
     if whole < 1:
-        raise ObjectSeekerError(f"{name} must be at least 1, got {value!r}")
+        raise ObjectSeekerError(f"{name} must be at least 1: got {value!r}")
     return whole

@@ -251,13 +251,13 @@ def test_a_refuted_certificate_exits_with_3(workplace):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("defended_survived", 0, "must be true or false or null, got 0"),
-        ("defended_survived", "false", "must be true or false or null, got 'false'"),
-        ("guarantee_broken", None, "must be true or false, got None"),
-        ("guarantee_broken", 0.0, "must be true or false, got 0.0"),
-        ("found_defended", 1, "must be true or false, got 1"),
-        ("box", [1, 2, True, 4], "must be a number, got True"),
-        ("object", 0.5, "must be a whole number, got 0.5"),
+        ("defended_survived", 0, "must be true or false or null: got 0"),
+        ("defended_survived", "false", "must be true or false or null: got 'false'"),
+        ("guarantee_broken", None, "must be true or false: got None"),
+        ("guarantee_broken", 0.0, "must be true or false: got 0.0"),
+        ("found_defended", 1, "must be true or false: got 1"),
+        ("box", [1, 2, True, 4], "must be a number: got True"),
+        ("object", 0.5, "must be a whole number: got 0.5"),
     ],
 )
 def test_a_flag_that_is_neither_true_nor_false_is_no_survival(workplace, key, value, message):

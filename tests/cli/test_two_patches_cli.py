@@ -79,8 +79,8 @@ def test_half_masks_are_said_to_be_the_weaker_choice(workplace):
     ("arguments", "sentence"),
     [
         ((*OBSERVE, "thirds", "--out", "x"), "cannot read the masks 'thirds'"),
-        ((*OBSERVE, "pairs:81", "--out", "x"), "lines must be at most 80, got 81"),
-        (("evaluate", "run", "--patch-count", 17), "patch count must be at most 16, got 17"),
+        ((*OBSERVE, "pairs:81", "--out", "x"), "lines must be at most 80: got 81"),
+        (("evaluate", "run", "--patch-count", 17), "patch count must be at most 16: got 17"),
         ((*OBSERVE, "halves:6", "--out", "run"), "masks was pairs:6, now halves:6"),
     ],
 )

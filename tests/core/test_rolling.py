@@ -101,7 +101,7 @@ def test_a_single_image_is_refused():
         (lambda: Rolling(Halves(3), 0), "frames"),
         (lambda: Rolling(Halves(3), 10**9), "at most 1000"),
         (lambda: Rolling("halves:3", 2), "halves:3"),  # type: ignore[arg-type]
-        (lambda: Share(Halves(3), 4, 4), "from 0 to 3, got 4"),
+        (lambda: Share(Halves(3), 4, 4), "from 0 to 3: got 4"),
         (lambda: Share(Halves(3), True, 4), "True"),
         (lambda: Rolling(Halves(3), 2, 0.0), "patch area"),
         (lambda: parse_recipe("rolling:8"), "rolling:8"),

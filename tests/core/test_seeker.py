@@ -361,9 +361,9 @@ def test_a_detector_that_fails_on_every_view_is_broken_not_empty():
     ("returned", "message"),
     [
         (lambda images: bright_box(images)[1:], "returned 7 results for 8 images"),
-        (lambda images: [([], [], []) for _ in images], "must return Detections, got tuple"),
-        (lambda images: None, "one Detections for each of its images, got NoneType"),
-        (lambda images: bright_box(images)[0], "one Detections for each of its images, got Detections"),
+        (lambda images: [([], [], []) for _ in images], "must return Detections: got tuple"),
+        (lambda images: None, "one Detections for each of its images: got NoneType"),
+        (lambda images: bright_box(images)[0], "one Detections for each of its images: got Detections"),
     ],
 )
 def test_what_is_no_result_is_named(returned, message):

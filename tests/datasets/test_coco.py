@@ -97,11 +97,11 @@ FIRST = ("annotations", 0)
         (change("categories", to={}), "no list 'categories'"),
         (change("categories", to=[]), "no categories"),
         (change("images", to=[]), "is for image 139, which the file does not list"),
-        (change("images", 1, to=5), r"images\[1\] must be an object with keys, got 5"),
+        (change("images", 1, to=5), r"images\[1\] must be an object with keys: got 5"),
         (change("images", 1, "id", to=139), r"images\[1\] has the id 139 of an earlier one"),
         (change("images", 1, "id", to="139"), r"images\[1\] has the id 139 of an earlier one"),
-        (change("images", 0, "id", to=1.5), "'id' as a whole number or text, got 1.5"),
-        (drop("images", 0, "id"), "'id' as a whole number or text, got None"),
+        (change("images", 0, "id", to=1.5), "'id' as a whole number or text: got 1.5"),
+        (drop("images", 0, "id"), "'id' as a whole number or text: got None"),
         (drop("images", 1, "file_name"), r"images\[1\] \(id 7\) must have 'file_name' as text"),
         (change("images", 1, "file_name", to="gone.png"), r"image '7' has no file at .*gone\.png"),
         (change("images", 1, "file_name", to="nul\0.png"), "image '7' has no file"),
@@ -116,7 +116,7 @@ FIRST = ("annotations", 0)
         (drop(*FIRST, "image_id"), "must have 'image_id'"),
         (change(*FIRST, "category_id", to=4), "is of category 4, which the file does not list"),
         (drop(*FIRST, "category_id"), "must have 'category_id'"),
-        (drop(*FIRST, "bbox"), r"annotations\[0\] \(id 1\) must have a bbox of four numbers, got None"),
+        (drop(*FIRST, "bbox"), r"annotations\[0\] \(id 1\) must have a bbox of four numbers: got None"),
         (change(*FIRST, "bbox", to=[1, 2, 3]), "bbox of four numbers"),
         (change(*FIRST, "bbox", to=[1, 2, 3, "4"]), "bbox of four numbers"),
         (change(*FIRST, "bbox", to=[1, 2, 3, True]), "bbox of four numbers"),
@@ -145,7 +145,7 @@ def test_not_json(tmp_path: Path, text: str) -> None:
 
 
 def test_not_a_coco_file(tmp_path: Path) -> None:
-    with pytest.raises(ObjectSeekerError, match="must hold a JSON object, got"):
+    with pytest.raises(ObjectSeekerError, match="must hold a JSON object: got"):
         open_content(tmp_path, [{"image_id": 139, "bbox": [1, 2, 3, 4]}])
 
 

@@ -251,7 +251,7 @@ def test_precision_is_told_apart_and_leaves_the_module_alone(module):
     assert next(module.parameters()).dtype == torch.float32
     (found,) = half.detect_views(scene(64, 64, 1), np.zeros((1, 4), int), 114)
     assert len(found) <= 300
-    with pytest.raises(ObjectSeekerError, match="precision must be one of float32, float16, bfloat16, got 'int8'"):
+    with pytest.raises(ObjectSeekerError, match="precision must be one of float32, float16, bfloat16: got 'int8'"):
         torch_detector(module, precision="int8")
 
 

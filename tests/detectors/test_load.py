@@ -69,12 +69,12 @@ def test_an_unknown_spec_is_refused_with_the_known_ones(spec):
 
 
 def test_an_option_a_detector_does_not_have_is_refused():
-    with pytest.raises(ObjectSeekerError, match="python detectors have no option layout, got 'yolox': omit it"):
+    with pytest.raises(ObjectSeekerError, match="python detectors have no option layout: got 'yolox': omit it"):
         load_detector("python:module:function", layout="yolox")
 
 
 def test_an_option_that_no_detector_has_is_refused():
-    with pytest.raises(ObjectSeekerError, match="builtin detectors have no option color, got 'gray': omit it"):
+    with pytest.raises(ObjectSeekerError, match="builtin detectors have no option color: got 'gray': omit it"):
         load_detector("builtin", color="gray")
 
 
@@ -294,8 +294,8 @@ def test_a_callable_in_memory_that_masks_its_own_input_still_does():
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        (7, {}, "a detector must be a SPEC, a callable or a Defense, got 7"),
-        (InMemory(), {"device": "cuda"}, "a callable has no option device, got 'cuda': omit it"),
+        (7, {}, "a detector must be a SPEC, a callable or a Defense: got 7"),
+        (InMemory(), {"device": "cuda"}, "a callable has no option device: got 'cuda': omit it"),
     ],
 )
 def test_a_source_that_is_no_detector_is_an_error(source, options, message):
@@ -306,7 +306,7 @@ def test_a_source_that_is_no_detector_is_an_error(source, options, message):
 def test_a_defense_is_a_detector_with_its_options():
     detector = load_detector(Defense.for_detector("builtin", input_size=96))
     assert detector.fingerprint == load_detector("builtin", input_size=96).fingerprint
-    with pytest.raises(ObjectSeekerError, match=r"a defense has all options .* no option input_size, got 96"):
+    with pytest.raises(ObjectSeekerError, match=r"a defense has all options .* no option input_size: got 96"):
         load_detector(Defense.for_detector("builtin"), input_size=96)
 
 
@@ -317,7 +317,7 @@ def test_a_defense_may_have_a_callable_but_cannot_be_saved_then(tmp_path):
     assert defense.to_dict()["detector"] == f"callable:{__name__}.InMemory"
     assert load_detector(defense).names == ("thing",)
     assert defense.sha256 == Defense.for_detector(InMemory(), masks=Halves(2)).sha256
-    with pytest.raises(ObjectSeekerError, match="a defense with a callable cannot be saved, got callable:"):
+    with pytest.raises(ObjectSeekerError, match="a defense with a callable cannot be saved: got callable:"):
         defense.save(tmp_path / "defense.json")
-    with pytest.raises(ObjectSeekerError, match="detector must be a SPEC or a callable, got 7"):
+    with pytest.raises(ObjectSeekerError, match="detector must be a SPEC or a callable: got 7"):
         Defense.for_detector(7)

@@ -307,7 +307,7 @@ def test_candidates_of_unknown_number_need_a_layout_unless_the_exporter_signed(t
 def test_a_layout_that_does_not_fit_is_an_error(tmp_path):
     path = graph_of("yolov5", tmp_path)
 
-    with pytest.raises(ObjectSeekerError, match=f"yolox graph has {CELLS} rows at input 64x64, got {3 * CELLS}"):
+    with pytest.raises(ObjectSeekerError, match=f"yolox graph has {CELLS} rows at input 64x64: got {3 * CELLS}"):
         load_detector(f"onnx:{path}", layout="yolox")([IMAGE])
     with pytest.raises(ObjectSeekerError, match="does not have layout detr"):
         load_detector(f"onnx:{path}", layout="detr")

@@ -164,7 +164,7 @@ def test_an_empty_rectangle_covers_nothing():
 
 
 def test_an_unknown_fit_is_refused():
-    with pytest.raises(ObjectSeekerError, match="fit must be one of top-left, center, max-area, stretch, got 'crop'"):
+    with pytest.raises(ObjectSeekerError, match="fit must be one of top-left, center, max-area, stretch: got 'crop'"):
         place((5, 5), (5, 5), "crop")
 
 

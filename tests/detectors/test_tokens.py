@@ -292,7 +292,7 @@ def test_dropping_is_another_detector_and_says_so(yolos, tmp_path):
 
 
 def test_what_cannot_be_dropped_is_said_in_a_sentence(yolos):
-    with pytest.raises(ObjectSeekerError, match=r"must be fill or drop, got 'crop'$"):
+    with pytest.raises(ObjectSeekerError, match=r"must be fill or drop: got 'crop'$"):
         transformers_detector(*yolos, mask_mode="crop")
     other = torch.nn.Linear(2, 2)
     other.config = SimpleNamespace(id2label={0: "thing"})

@@ -124,12 +124,12 @@ def test_a_module_shows_its_gradients():
 def test_an_option_that_is_misspelt_is_refused():
     with pytest.raises(TypeError, match="bach"):
         torch_detector(Corner(), bach=2)
-    with pytest.raises(ObjectSeekerError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ObjectSeekerError, match="batch_size must be at least 1: got 0"):
         torch_detector(Corner(), batch_size=0)
 
 
 def test_a_module_has_only_one_layout():
-    with pytest.raises(ObjectSeekerError, match="a torch module has layout decoded, got 'yolox'"):
+    with pytest.raises(ObjectSeekerError, match="a torch module has layout decoded: got 'yolox'"):
         torch_detector(Corner(), layout="yolox")
 
 
@@ -250,7 +250,7 @@ def test_a_torchvision_model_takes_weights_of_ones_own(heads, caplog):
 def test_weights_that_do_not_fit_are_refused_in_one_sentence(heads):
     own = Head(4)
     torch.save(own.state_dict(), "own.pt")
-    with pytest.raises(ObjectSeekerError, match=r"own\.pt has 4 classes, including the background .*, got 1 names"):
+    with pytest.raises(ObjectSeekerError, match=r"own\.pt has 4 classes, including the background .*: got 1 names"):
         load_detector("torchvision:head,weights=own.pt", class_names=["a"])
     with pytest.raises(ObjectSeekerError, match=r"there is no file absent\.pt"):
         load_detector("torchvision:head,weights=absent.pt")

@@ -175,7 +175,7 @@ def test_crop_and_fill_are_told_apart_and_wrong_words_refused(tmp_path):
     )
     with pytest.raises(ObjectSeekerError, match="takes inputs of one size only: mask by fill"):
         load_detector(f"onnx:{fixed}", mask_mode="crop")
-    with pytest.raises(ObjectSeekerError, match="mask_mode must be one of fill, crop, got 'cut'"):
+    with pytest.raises(ObjectSeekerError, match="mask_mode must be one of fill, crop: got 'cut'"):
         load_detector(f"onnx:{free}", mask_mode="cut")
     with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU"):
         load_detector("builtin", precision="float16")

@@ -413,7 +413,7 @@ def test_the_limit_can_be_set(tmp_path: Path, photo: PIL.Image.Image, monkeypatc
         monkeypatch.setenv(MAX_MEGAPIXELS_ENV, wrong)
         refused(
             tmp_path / "photo.png",
-            f"{MAX_MEGAPIXELS_ENV} must be a number of millions of pixels above 0, got '{wrong}'",
+            f"{MAX_MEGAPIXELS_ENV} must be a number of millions of pixels above 0: got '{wrong}'",
         )
 
 

@@ -368,10 +368,10 @@ def test_check_detector_must_have_passed_for_this_very_defense(tmp_path, changes
     [
         ({"passed": False}, "says passed = False, which does not follow from its checks"),
         ({"checks": []}, "does not follow from its checks"),
-        ({"checks": [{"name": "deterministic", "passed": 0, "detail": ""}]}, "must be true or false or null, got 0"),
+        ({"checks": [{"name": "deterministic", "passed": 0, "detail": ""}]}, "must be true or false or null: got 0"),
         ({"checks": [{"name": "deterministic", "passed": False, "detail": ""}]}, "does not follow"),
-        ({"fill": True}, "fill must be a whole number, got True"),
-        ({"masks": None}, "masks must be a string, got None"),
+        ({"fill": True}, "fill must be a whole number: got True"),
+        ({"masks": None}, "masks must be a string: got None"),
         ({"more": 1}, "unknown key 'more'"),
     ],
 )

@@ -133,7 +133,7 @@ def test_a_budget_that_nothing_keeps_names_the_smallest(run):
     images = list(run.images())
     with pytest.raises(ObjectSeekerError, match=r"needs at most 4 passes .* the fewest are 5, with halves:1$"):
         within_budget(subrecipes(MASKS), images, [40, 4])
-    with pytest.raises(ObjectSeekerError, match="passes must be at least 1, got 0"):
+    with pytest.raises(ObjectSeekerError, match="passes must be at least 1: got 0"):
         search_recipes(run, SEARCH, [0])
     with pytest.raises(ObjectSeekerError, match=r"^at most 9 passes: halves:2: no setting loses at most -1 points"):
         search_recipes(run, replace(SEARCH, max_ap_loss=-1.0), [9])

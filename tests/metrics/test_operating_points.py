@@ -108,7 +108,7 @@ def test_what_is_never_reached_is_said_and_not_made_up():
         ({"fppi": 1, "clean_recall": 0.8}, "is possible: got clean_recall=0.8, fppi=1"),
         ({"fppi": 1, "base_threshold": 0.3}, "is possible: got base_threshold=0.3, fppi=1"),
         ({"fppi": -0.5}, "at least 0: got -0.5"),
-        ({"fppi": float("nan")}, "finite, got nan"),
+        ({"fppi": float("nan")}, "finite: got nan"),
     ],
 )
 def test_one_point_that_can_be(point, message):

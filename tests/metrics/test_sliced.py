@@ -72,7 +72,7 @@ def test_one_value_can_be_asked_for_and_what_is_not_there_is_refused():
         ("wether", "did you mean weather"),
         ("weather=snow", "no image has weather=snow"),
         ("class=cta", "did you mean cat"),
-        ("size=huge", "small, medium, large, got 'huge'"),
+        ("size=huge", "small, medium, large: got 'huge'"),
     ):
         with pytest.raises(ObjectSeekerError, match=message):
             require_slices([wrong], VOCABULARY.dataset_names, TAGS)  # before any image is read

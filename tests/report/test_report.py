@@ -571,7 +571,7 @@ def test_of_too_many_views_only_those_that_decide_single_view_are_kept(tmp_path,
             {"settings": replace(settings_of(ThresholdSchedule(alpha=1.0)), clean_recall=1.0)},
             "clean recall 100 ?% is not",
         ),
-        ({"settings": replace(PAPER, threat=ThreatModel(count=2))}, "against one patch, got 2 patches"),
+        ({"settings": replace(PAPER, threat=ThreatModel(count=2))}, "against one patch: got 2 patches"),
     ],
 )
 def test_what_cannot_be_reported_is_one_sentence(tmp_path, options, message):

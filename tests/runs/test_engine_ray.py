@@ -263,9 +263,9 @@ def test_a_job_that_is_given_up_leaves_nothing_for_the_next(spec, undisturbed, t
 @pytest.mark.parametrize(
     ("asked", "options", "message"),
     [
-        ({"workers": 0}, {}, "workers must be at least 1, got 0"),
-        ({"cpus": -1}, {}, "cpus must not be negative, got -1"),
-        ({"cpus": 1e-8}, {}, "cpus must have at most 4 decimals, got 1e-08"),
+        ({"workers": 0}, {}, "workers must be at least 1: got 0"),
+        ({"cpus": -1}, {}, "cpus must not be negative: got -1"),
+        ({"cpus": 1e-8}, {}, "cpus must have at most 4 decimals: got 1e-08"),
         ({"cpus": 0}, {}, "some CPU or GPU"),
         ({"gpus": 1}, {}, "would not use them: add --device cuda"),
         ({}, {"device": "cuda:0,cuda:1"}, "Ray assigns the GPUs; got 'cuda:0,cuda:1'"),

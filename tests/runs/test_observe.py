@@ -363,7 +363,7 @@ def test_the_plan(spec):
     assert (whole.images, whole.views_per_image, whole.forward_passes) == (4, 121, 484)
     assert whole.reason == "30 lines per axis are 120 half masks"
     assert plan_run(dataset, ObservationSettings(Halves(30)), limit=3).forward_passes == 363
-    with pytest.raises(ObjectSeekerError, match="limit must be at least 1, got 0"):
+    with pytest.raises(ObjectSeekerError, match="limit must be at least 1: got 0"):
         plan_run(dataset, limit=0)
 
 
@@ -412,13 +412,13 @@ def test_the_estimate_skips_images_that_cannot_be_read(tmp_path):
     ("changes", "named"),
     [
         ({"masks": "thirds"}, "cannot read the masks 'thirds'"),
-        ({"masks": 30}, "masks must be a recipe such as Halves(30), got 30"),
-        ({"fill": 256}, "fill must be a gray value within 0 to 255, got 256"),
-        ({"fill": 0.5}, "fill must be a gray value within 0 to 255, got 0.5"),
+        ({"masks": 30}, "masks must be a recipe such as Halves(30): got 30"),
+        ({"fill": 256}, "fill must be a gray value within 0 to 255: got 256"),
+        ({"fill": 0.5}, "fill must be a gray value within 0 to 255: got 0.5"),
         ({"base_floor": 1.5}, "base_floor must lie within"),
         ({"mask_floor": float("nan")}, "mask_floor must be finite"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"limit": -1}, "limit must be at least 1, got -1"),
+        ({"batch_size": 0}, "batch_size must be at least 1: got 0"),
+        ({"limit": -1}, "limit must be at least 1: got -1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_written(spec, tmp_path, changes, named):
@@ -431,9 +431,9 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(spec, 
 @pytest.mark.parametrize(
     ("recipe", "lines", "named"),
     [
-        (Halves, 0, "lines must be at least 1, got 0"),
-        (Halves, 8192, "lines must be at most 8191, got 8192"),
-        (Pairs, 81, "lines must be at most 80, got 81"),
+        (Halves, 0, "lines must be at least 1: got 0"),
+        (Halves, 8192, "lines must be at most 8191: got 8192"),
+        (Pairs, 81, "lines must be at most 80: got 81"),
     ],
 )
 def test_masks_that_the_store_cannot_number_are_refused(recipe, lines, named):

@@ -59,7 +59,7 @@ def test_arrays_are_stored_and_can_be_resumed(tmp_path):
     assert objectseeker.observe(iter(images), Spots(), out=tmp_path / "run", masks=MASKS).complete
     assert content_of(tmp_path / "run") == before
     with pytest.raises(
-        ObjectSeekerError, match="image 0 must be an RGB array of uint8, height x width x 3, got ndarray"
+        ObjectSeekerError, match="image 0 must be an RGB array of uint8, height x width x 3: got ndarray"
     ):
         objectseeker.observe([np.zeros((3, 3))], Spots(), out=tmp_path / "other")
 

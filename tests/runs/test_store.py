@@ -362,9 +362,9 @@ def test_a_subset_of_lines_is_as_even_as_the_lines_allow(case):
 
 
 def test_more_lines_than_observed_are_refused():
-    with pytest.raises(ObjectSeekerError, match="at most 2, as many as were observed, got 3"):
+    with pytest.raises(ObjectSeekerError, match="at most 2, as many as were observed: got 3"):
         evenly_spaced_lines(2, 3)
-    with pytest.raises(ObjectSeekerError, match="at least 1, got 0"):
+    with pytest.raises(ObjectSeekerError, match="at least 1: got 0"):
         keep_lines(observed(50, 40, 2), 0)
 
 

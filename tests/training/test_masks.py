@@ -340,9 +340,9 @@ def test_bad_masks_and_formats_are_named():
         Strip("middle", 0, 3)
     with pytest.raises(ObjectSeekerError, match="0"):
         Strip(0, 0, 0)
-    with pytest.raises(ObjectSeekerError, match="width of a strip must be at least 1, got -2"):
+    with pytest.raises(ObjectSeekerError, match="width of a strip must be at least 1: got -2"):
         Strip(1, 5, 3)
-    with pytest.raises(ObjectSeekerError, match=r"whole number, got 2\.5"):
+    with pytest.raises(ObjectSeekerError, match=r"whole number: got 2\.5"):
         Strip(1, 0.5, 3)
     with pytest.raises(ObjectSeekerError, match="at least 0: got -1"):
         Strip(0, -1, 3)

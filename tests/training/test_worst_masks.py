@@ -95,7 +95,7 @@ def test_mistakes_are_refused():
     with pytest.raises(ObjectSeekerError, match="either paired or worst"):
         SampleMasking(paired=True, worst=2)
     for option in ("--mask-worst", "--mask-worst-every"):
-        with pytest.raises(SystemExit, match="at least 1, got 0"):
+        with pytest.raises(SystemExit, match="at least 1: got 0"):
             settings(option, "0")
     with pytest.raises(SystemExit, match="mask_early_share"):
         settings("--mask-early-share", "2")

@@ -284,7 +284,7 @@ class AttackedObject:
 
     def __post_init__(self) -> None:
         if self.defended_survived is None and self.found_defended and not self.vacuous:
-            raise ObjectSeekerError("defended_survived must be true or false for an object that is found, got null")
+            raise ObjectSeekerError("defended_survived must be true or false for an object that is found: got null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -285,13 +285,13 @@ def read_class_map(text: str) -> dict[str, str]:
             lines = Path(text).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError):
             raise ObjectSeekerError(
-                f"a class map is DETECTOR=DATASET,... or a file of such lines, got {text!r}"
+                f"a class map is DETECTOR=DATASET,... or a file of such lines: got {text!r}"
             ) from None
     pairs = {}
     for line in filter(None, map(str.strip, lines)):
         detector, equals, dataset = (part.strip() for part in line.partition("="))
         if not (detector and equals and dataset) or detector in pairs:
-            raise ObjectSeekerError(f"a class map pairs every detector class once, as Pkw=car, got {line!r}")
+            raise ObjectSeekerError(f"a class map pairs every detector class once, as Pkw=car: got {line!r}")
         pairs[detector] = dataset
     return pairs
 

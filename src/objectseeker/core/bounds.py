@@ -37,7 +37,7 @@ def lower_bound(
     objects without area. `margin=0` gives the plain value, for looking at, not for certifying.
     """
     if bound not in ("exact", "paper"):
-        raise ObjectSeekerError(f"bound must be 'exact' or 'paper', got {bound!r}")
+        raise ObjectSeekerError(f"bound must be 'exact' or 'paper': got {bound!r}")
     if not len(masked) or not len(objects) or filter_ioa < SMALLEST_FILTER:
         return np.zeros((len(masked), len(objects)))
     paper = _paper(masked[:, None], objects[None], filter_ioa, margin)

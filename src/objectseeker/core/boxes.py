@@ -46,12 +46,12 @@ class Detections:
         if boxes.size == 0:
             boxes = boxes.reshape(0, 4)
         if boxes.ndim != 2 or boxes.shape[1] != 4:
-            raise ObjectSeekerError(f"xyxy must have shape (N, 4), got {boxes.shape}")
+            raise ObjectSeekerError(f"xyxy must have shape (N, 4): got {boxes.shape}")
         scores = _as_float_array(score, "score")
         labels = _as_label_array(label)
         for name, array in (("score", scores), ("label", labels)):
             if array.shape != (len(boxes),):
-                raise ObjectSeekerError(f"{name} must have shape ({len(boxes)},) to match xyxy, got {array.shape}")
+                raise ObjectSeekerError(f"{name} must have shape ({len(boxes)},) to match xyxy: got {array.shape}")
         _reject_rows(boxes, ~np.isfinite(boxes).all(axis=1), "box coordinates must be finite")
         _reject_rows(boxes, np.abs(boxes).max(axis=1, initial=0) > LARGEST_COORDINATE, "box coordinates are too large")
         _reject_rows(
@@ -156,7 +156,7 @@ def _as_float_array(values: npt.ArrayLike, name: str) -> Floats:
     try:
         return np.array(values, dtype=np.float64)  # always a copy: the caller's array may change later
     except (TypeError, ValueError):
-        raise ObjectSeekerError(f"{name} must be an array of numbers, got {values!r}") from None
+        raise ObjectSeekerError(f"{name} must be an array of numbers: got {values!r}") from None
 
 
 def _as_label_array(values: npt.ArrayLike) -> Ints:
@@ -170,4 +170,4 @@ def _reject_rows(values: Floats, bad: Any, rule: str) -> None:
     """Raise with the first offending row, if there is one."""
     if bad.any():
         row = int(np.argmax(bad))
-        raise ObjectSeekerError(f"{rule}, got {values[row].tolist()} in row {row}")
+        raise ObjectSeekerError(f"{rule}: got {values[row].tolist()} in row {row}")

@@ -411,5 +411,5 @@ def _listed(patches: Patch | Sequence[Patch]) -> list[Patch]:
     listed = [patches] if isinstance(patches, Patch) else list(patches)
     for patch in listed:
         if not isinstance(patch, Patch):
-            raise ObjectSeekerError(f"patches must be Patch objects, got {patch!r}")
+            raise ObjectSeekerError(f"patches must be Patch objects: got {patch!r}")
     return listed

@@ -86,9 +86,9 @@ class SupportCriteria:
             object.__setattr__(self, name, require_fraction(getattr(self, name), f"support_{name}"))
         object.__setattr__(self, "ranking_margin", require_fraction(self.ranking_margin, "ranking_margin"))
         if self.threshold == 0:
-            raise ObjectSeekerError(f"support_threshold must be above 0, got {self.threshold!r}")
+            raise ObjectSeekerError(f"support_threshold must be above 0: got {self.threshold!r}")
         if self.fit not in get_args(SupportFit):
-            raise ObjectSeekerError(f"support_fit must be one of {', '.join(get_args(SupportFit))}, got {self.fit!r}")
+            raise ObjectSeekerError(f"support_fit must be one of {', '.join(get_args(SupportFit))}: got {self.fit!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return what fabrication certificates are about, for files."""

@@ -29,7 +29,7 @@ def as_image(image: Image) -> Image:
     image = np.asarray(image)
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or image.size == 0:
         raise ObjectSeekerError(
-            f"an image must be a non-empty H x W x 3 uint8 array, got {image.dtype} of shape {image.shape}"
+            f"an image must be a non-empty H x W x 3 uint8 array: got {image.dtype} of shape {image.shape}"
         )
     return image
 
@@ -37,7 +37,7 @@ def as_image(image: Image) -> Image:
 def require_gray(value: int, name: str = "fill") -> int:
     """`value` as a gray value."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= 255:
-        raise ObjectSeekerError(f"{name} must be a gray value within 0 to 255, got {value!r}")
+        raise ObjectSeekerError(f"{name} must be a gray value within 0 to 255: got {value!r}")
     return int(value)
 
 

@@ -39,17 +39,17 @@ class Observation:
     def __post_init__(self) -> None:
         size = require_count(self.width, "width"), require_count(self.height, "height")
         if not isinstance(self.masks, Masks):
-            raise ObjectSeekerError(f"masks must be what a recipe such as Halves(30) makes, got {self.masks!r}")
+            raise ObjectSeekerError(f"masks must be what a recipe such as Halves(30) makes: got {self.masks!r}")
         if size != (self.masks.width, self.masks.height):
             raise ObjectSeekerError(
                 f"masks are for a {self.masks.width}x{self.masks.height} image, not {size[0]}x{size[1]}"
             )
         masked = tuple(self.masked)
         if len(masked) != len(self.masks):
-            raise ObjectSeekerError(f"masked must hold one entry per mask, {len(self.masks)}, got {len(masked)}")
+            raise ObjectSeekerError(f"masked must hold one entry per mask, {len(self.masks)}: got {len(masked)}")
         for name, entry in (("base", self.base), *((f"masked[{i}]", d) for i, d in enumerate(masked))):
             if not isinstance(entry, Detections):
-                raise ObjectSeekerError(f"{name} must be Detections, got {entry!r}")
+                raise ObjectSeekerError(f"{name} must be Detections: got {entry!r}")
         object.__setattr__(self, "masked", masked)
         object.__setattr__(self, "all_masked", Detections.concatenate(masked))
         object.__setattr__(self, "mask_index", np.repeat(np.arange(len(masked)), [len(d) for d in masked]))
@@ -138,5 +138,5 @@ def keep_lines(observation: Observation, lines: int) -> Observation:
 def evenly_spaced_lines(stored: int, count: int) -> list[int]:
     """Return the `count` of the lines 1 to `stored` that are spread most evenly, ascending."""
     if require_count(count, "lines") > stored:
-        raise ObjectSeekerError(f"lines must be at most {stored}, as many as were observed, got {count}")
+        raise ObjectSeekerError(f"lines must be at most {stored}, as many as were observed: got {count}")
     return [(2 * t * (stored + 1) + count + 1) // (2 * (count + 1)) for t in range(1, count + 1)]

@@ -144,7 +144,7 @@ class Bands(Recipe):
         for name, value in checked.items():  # as floats: equal recipes are then written alike
             object.__setattr__(self, name, value)
         if self.spacing <= 0:
-            raise ObjectSeekerError(f"spacing must be above 0, got {self.spacing!r}")
+            raise ObjectSeekerError(f"spacing must be above 0: got {self.spacing!r}")
 
     def _make(self, width: int, height: int) -> Masks:
         sides = Patch(self.area, self.aspect).size(width, height)
@@ -183,9 +183,9 @@ class Windows(Recipe):
         share = _fraction(self.share, "share")
         step = share / 2 if self.step is None else _fraction(self.step, "step")
         if not 0 < share < 1:
-            raise ObjectSeekerError(f"the share of a window must be above 0 and below 1, got {self.share!s}")
+            raise ObjectSeekerError(f"the share of a window must be above 0 and below 1: got {self.share!s}")
         if not 0 < step <= 1:
-            raise ObjectSeekerError(f"the step of windows must be above 0 and at most 1, got {self.step!s}")
+            raise ObjectSeekerError(f"the step of windows must be above 0 and at most 1: got {self.step!s}")
         object.__setattr__(self, "share", share)
         object.__setattr__(self, "step", step)
 
@@ -222,10 +222,10 @@ class Sum(Recipe):
 
     def __post_init__(self) -> None:
         if len(self.parts) > MOST_PARTS:
-            raise ObjectSeekerError(f"a sum has at most {MOST_PARTS} recipes, got {len(self.parts)}")
+            raise ObjectSeekerError(f"a sum has at most {MOST_PARTS} recipes: got {len(self.parts)}")
         for part in self.parts:
             if not isinstance(part, Halves | Pairs | Bands | Windows):
-                raise ObjectSeekerError(f"halves, pairs, bands and windows can be added up, got {part}")
+                raise ObjectSeekerError(f"halves, pairs, bands and windows can be added up: got {part}")
 
     def _make(self, width: int, height: int) -> Masks:
         return Masks.concatenate([part.masks(width, height) for part in self.parts])
@@ -281,7 +281,7 @@ def _parse_sum(text: str) -> Recipe:
 def require_recipe(masks: Recipe) -> Recipe:
     """`masks`, checked to be a recipe."""
     if not isinstance(masks, Recipe):
-        raise ObjectSeekerError(f"masks must be a recipe such as Halves(30), got {masks!r}")
+        raise ObjectSeekerError(f"masks must be a recipe such as Halves(30): got {masks!r}")
     return masks
 
 
@@ -324,7 +324,7 @@ def _parts(recipe: Recipe) -> tuple[Recipe, ...]:
 def _require_lines(lines: int, most: int) -> int:
     count = require_count(lines, "lines")
     if count > most:
-        raise ObjectSeekerError(f"lines must be at most {most}, got {lines}")
+        raise ObjectSeekerError(f"lines must be at most {most}: got {lines}")
     return count
 
 
@@ -367,7 +367,7 @@ def _fraction(value: object, name: str) -> Fraction:
         found = found if abs(found - Fraction(value)) < 1e-9 else None
     if found is None or found.denominator > LARGEST_DENOMINATOR:
         raise ObjectSeekerError(
-            f"{name} must be a fraction such as 1/3 or 0.25 with a denominator of at most {LARGEST_DENOMINATOR:,}, "
+            f"{name} must be a fraction such as 1/3 or 0.25 with a denominator of at most {LARGEST_DENOMINATOR:,}: "
             f"got {value!r}"
         )
     return found
@@ -412,7 +412,7 @@ class Share(Recipe):
         object.__setattr__(self, "parts", _require_frames(self.parts, "parts"))
         object.__setattr__(self, "area", Patch(self.area).area)
         if type(self.part) is not int or not 0 <= self.part < self.parts:
-            raise ObjectSeekerError(f"part must be a whole number from 0 to {self.parts - 1}, got {self.part!r}")
+            raise ObjectSeekerError(f"part must be a whole number from 0 to {self.parts - 1}: got {self.part!r}")
 
     def _make(self, width: int, height: int) -> Masks:
         whole = self.recipe.masks(width, height)
@@ -564,5 +564,5 @@ def _require_shared(recipe: Recipe) -> None:
 def _require_frames(frames: int, name: str) -> int:
     count = require_count(frames, name)
     if count > MOST_FRAMES:
-        raise ObjectSeekerError(f"{name} must be at most {MOST_FRAMES}, got {frames}")
+        raise ObjectSeekerError(f"{name} must be at most {MOST_FRAMES}: got {frames}")
     return count

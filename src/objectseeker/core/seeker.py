@@ -227,9 +227,9 @@ class ObjectSeeker:
 
     def __post_init__(self) -> None:
         if not callable(self.detector):
-            raise ObjectSeekerError(f"detector must be callable, got {self.detector!r}")
+            raise ObjectSeekerError(f"detector must be callable: got {self.detector!r}")
         if not isinstance(self.rule, PruningRule):
-            raise ObjectSeekerError(f"rule must be a Rule, an IouRule or another PruningRule, got {self.rule!r}")
+            raise ObjectSeekerError(f"rule must be a Rule, an IouRule or another PruningRule: got {self.rule!r}")
         require_recipe(self.masks)
         require_count(self.batch_size, "batch_size")
         require_gray(self.fill)
@@ -448,7 +448,7 @@ def _require_results(results: Sequence[Detections], count: int, of: str) -> list
     """Return the results for `count` images or views; raise an error unless there is one for each."""
     if isinstance(results, Detections) or not isinstance(results, Iterable):
         raise ObjectSeekerError(
-            f"the detector must return one Detections for each of its {of}, got {type(results).__name__}"
+            f"the detector must return one Detections for each of its {of}: got {type(results).__name__}"
         )
     found = list(results)
     if len(found) != count:
@@ -456,7 +456,7 @@ def _require_results(results: Sequence[Detections], count: int, of: str) -> list
     for entry in found:
         if not isinstance(entry, Detections):
             raise ObjectSeekerError(
-                f"the detector must return Detections, got {type(entry).__name__}. Make a detector of an object of "
+                f"the detector must return Detections: got {type(entry).__name__}. Make a detector of an object of "
                 "another library with objectseeker.detectors.load_detector."
             )
     return found

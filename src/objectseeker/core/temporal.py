@@ -111,7 +111,7 @@ def _frame_positions(
     observation: Observation, objects: Detections, patch: Patch, proofs: Iterable[Sequence[ObjectProof]]
 ) -> list[FramePositions]:
     if not patch.has_one_position:
-        raise ObjectSeekerError(f"certificates over time are about one patch at one position, got {patch!r}")
+        raise ObjectSeekerError(f"certificates over time are about one patch at one position: got {patch!r}")
     width, height = observation.width, observation.height
     size = patch.size(width, height)
     areas = PatchPositions.of(objects.xyxy, width, height).allowed(
@@ -152,7 +152,7 @@ def earliest_uncertified_start(
     goes straight ahead.
     """
     if isinstance(max_motion, bool) or not isinstance(max_motion, int) or max_motion < 0:
-        raise ObjectSeekerError(f"max_motion must be a whole number of pixels of at least 0, got {max_motion!r}")
+        raise ObjectSeekerError(f"max_motion must be a whole number of pixels of at least 0: got {max_motion!r}")
     layers = require_count(min_detections, "min_detections")
     following: list[tuple[int, list[Ints]]] = []  # a beginning, and what it leaves
     earliest: list[int] = []

@@ -64,14 +64,14 @@ class Patch:
         require_flag(self.with_outside, "with_outside")
         object.__setattr__(self, "aspect", require_number(self.aspect, "patch aspect"))
         if self.area == 0:
-            raise ObjectSeekerError(f"patch area must be above 0, got {self.area!r}")
+            raise ObjectSeekerError(f"patch area must be above 0: got {self.area!r}")
         if not 1 / LONGEST_ASPECT <= self.aspect <= LONGEST_ASPECT:
-            raise ObjectSeekerError(f"patch aspect must lie within [1e-6, 1e6], got {self.aspect!r}")
+            raise ObjectSeekerError(f"patch aspect must lie within [1e-6, 1e6]: got {self.aspect!r}")
         if self.location not in ALL_LOCATIONS:
-            raise ObjectSeekerError(f"location must be one of {', '.join(ALL_LOCATIONS)}, got {self.location!r}")
+            raise ObjectSeekerError(f"location must be one of {', '.join(ALL_LOCATIONS)}: got {self.location!r}")
         object.__setattr__(self, "count", require_count(self.count, "patch count"))
         if self.count > MAX_PATCHES:
-            raise ObjectSeekerError(f"patch count must be at most {MAX_PATCHES}, got {self.count!r}")
+            raise ObjectSeekerError(f"patch count must be at most {MAX_PATCHES}: got {self.count!r}")
 
     @property
     def owns_outside(self) -> bool:
@@ -107,12 +107,12 @@ class ThreatModel:
     def __post_init__(self) -> None:
         if self.locations not in (PATCH_LOCATIONS, ALL_LOCATIONS):
             raise ObjectSeekerError(
-                f"locations must be {', '.join(PATCH_LOCATIONS)}, and may end with outside, got {self.locations!r}"
+                f"locations must be {', '.join(PATCH_LOCATIONS)}, and may end with outside: got {self.locations!r}"
             )
         if self.certification_threshold is not None:
             require_fraction(self.certification_threshold, "certification_threshold")
         if self.bound not in get_args(Bound):
-            raise ObjectSeekerError(f"bound must be one of {', '.join(get_args(Bound))}, got {self.bound!r}")
+            raise ObjectSeekerError(f"bound must be one of {', '.join(get_args(Bound))}: got {self.bound!r}")
         object.__setattr__(self, "area", self.patches()[0].area)
 
     def patches(self) -> list[Patch]:
@@ -164,7 +164,7 @@ def parse_area(text: str) -> float:
     if not number.isascii() or "_" in number:  # Python would read 1_0 and digits of other scripts as numbers
         area = -1.0
     if rest or not 0 < area <= 1 or (area == 1 and not percent):
-        raise ObjectSeekerError(f"a patch area is a share of the image such as 1% or 0.01, got {text!r}")
+        raise ObjectSeekerError(f"a patch area is a share of the image such as 1% or 0.01: got {text!r}")
     return area
 
 

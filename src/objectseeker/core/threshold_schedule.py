@@ -36,7 +36,7 @@ class ThresholdSchedule:
                 object.__setattr__(self, name, require_fraction(getattr(self, name), name))
         if (self.evidence_alpha is None) != (self.evidence_beta is None):
             raise ObjectSeekerError(
-                f"the evidence rule needs both evidence_alpha and evidence_beta, "
+                f"the evidence rule needs both evidence_alpha and evidence_beta: "
                 f"got {self.evidence_alpha!r} and {self.evidence_beta!r}"
             )
 

@@ -97,7 +97,7 @@ def _items(content: JsonObject, key: str, file: Path) -> Iterator[tuple[str, Jso
     for position, item in enumerate(items):
         source = f"{file}, {key}[{position}]"
         if not isinstance(item, dict):
-            raise ObjectSeekerError(f"{source} must be an object with keys, got {quote(item)}")
+            raise ObjectSeekerError(f"{source} must be an object with keys: got {quote(item)}")
         # Evaluation never uses an annotation's id, and some tools omit it.
         item_id = source if key == "annotations" and "id" not in item else _id(item, "id", source)
         if item_id in seen:
@@ -112,7 +112,7 @@ def _record(key: str, item: JsonObject, path: Path | Url, source: str) -> ImageR
     size = item["width"], item["height"]
     if not all(type(side) is int and 0 < side <= LARGEST_COORDINATE for side in size):
         stated = f"{quote(size[0])} x {quote(size[1])}"
-        raise ObjectSeekerError(f"{source} must have a width and height in whole pixels, got {stated}")
+        raise ObjectSeekerError(f"{source} must have a width and height in whole pixels: got {stated}")
     return ImageRecord(key, path, size, [])
 
 
@@ -134,18 +134,18 @@ def _bbox(item: JsonObject, source: str) -> list[float]:
             return [float(value) for value in bbox]
     except OverflowError:  # an integer beyond any float
         pass
-    raise ObjectSeekerError(f"{source} must have a bbox of four numbers, got {quote(bbox)}")
+    raise ObjectSeekerError(f"{source} must have a bbox of four numbers: got {quote(bbox)}")
 
 
 def _id(item: JsonObject, key: str, source: str) -> str:
     value = item.get(key)
     if isinstance(value, bool) or not isinstance(value, int | str) or not is_utf8(str(value)):
-        raise ObjectSeekerError(f"{source} must have {key!r} as a whole number or text, got {quote(value)}")
+        raise ObjectSeekerError(f"{source} must have {key!r} as a whole number or text: got {quote(value)}")
     return str(value)
 
 
 def _text(item: JsonObject, key: str, source: str) -> str:
     value = item.get(key)
     if not isinstance(value, str) or not value or not is_utf8(value):
-        raise ObjectSeekerError(f"{source} must have {key!r} as text, got {quote(value)}")
+        raise ObjectSeekerError(f"{source} must have {key!r} as text: got {quote(value)}")
     return value

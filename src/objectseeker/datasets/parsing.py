@@ -154,7 +154,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ObjectSeekerError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
-        raise ObjectSeekerError(f"{path} must hold a JSON object, got {quote(content)}")
+        raise ObjectSeekerError(f"{path} must hold a JSON object: got {quote(content)}")
     return content
 
 
@@ -177,7 +177,7 @@ def read_yaml(path: Path) -> dict[str, YamlValue]:
         raise ObjectSeekerError(f"{path} cannot be read as YAML: {getattr(error, 'reason', error)}") from None
     content = {} if content is None else content  # an empty file
     if not isinstance(content, dict):
-        raise ObjectSeekerError(f"{path} must hold keys and values, as in 'names: [car, person]', got {quote(content)}")
+        raise ObjectSeekerError(f"{path} must hold keys and values, as in 'names: [car, person]': got {quote(content)}")
     return content
 
 

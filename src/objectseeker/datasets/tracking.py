@@ -259,7 +259,7 @@ def read_boxes(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
         for number, frame in enumerate(content["frames"]):
             source = f"{file}, frames[{number}]"
             if not isinstance(frame, str) or not frame or not is_utf8(frame):
-                raise ObjectSeekerError(f"{source} must be the name of a file, got {quote(frame)}")
+                raise ObjectSeekerError(f"{source} must be the name of a file: got {quote(frame)}")
             path = skip_log.resolve_inside(images, frame, source)
             image_id = f"{name}/{Path(frame).stem}"
             frames[number] = ImageRecord(image_id, path, image_size(path), [], FrameIndex(name, number, fps))
@@ -282,5 +282,5 @@ def _listed_box(row: object, source: str) -> tuple[int, Annotation]:
         ):
             x1, y1, x2, y2 = (float(str(value)) for value in corners)  # one beyond any float is then infinite
             return frame, Annotation(name, (x1, y1, x2, y2), source, track=NO_TRACK if track is None else track)
-    message = f"{source} must be [frame, track, class, x1, y1, x2, y2], got {quote(row)}"
+    message = f"{source} must be [frame, track, class, x1, y1, x2, y2]: got {quote(row)}"
     raise InvalidAnnotationError(UNREADABLE, source, message)

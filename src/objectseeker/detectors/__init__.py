@@ -126,7 +126,7 @@ def _load_callable(function: Detector, given: Mapping[str, Any]) -> LoadedDetect
 
     if not callable(function):
         raise ObjectSeekerError(
-            f"a detector must be a SPEC, a callable or a Defense, got {function!r}: pass one of {', '.join(SPECS)}"
+            f"a detector must be a SPEC, a callable or a Defense: got {function!r}: pass one of {', '.join(SPECS)}"
         )
     _reject_unknown(given, _CALLABLE | {"batch_size"}, "a callable has")
     function = adapt_object(function)
@@ -138,7 +138,7 @@ def _load_callable(function: Detector, given: Mapping[str, Any]) -> LoadedDetect
 def _reject_unknown(given: Mapping[str, Any], accepted: frozenset[str], owner: str) -> None:
     for key, value in given.items():
         if key not in accepted:
-            raise ObjectSeekerError(f"{owner} no option {key}, got {value!r}: omit it")
+            raise ObjectSeekerError(f"{owner} no option {key}: got {value!r}: omit it")
 
 
 def require_spec(spec: str) -> tuple[str, str]:

@@ -160,7 +160,7 @@ def _names(file: str, classes: int, class_names: Sequence[str] | None) -> tuple[
     if class_names is not None:
         if len(class_names) != classes:
             raise ObjectSeekerError(
-                f"{file} has {classes} classes, including the background (label 0), got {len(class_names)} names: "
+                f"{file} has {classes} classes, including the background (label 0): got {len(class_names)} names: "
                 "pass one per class"
             )
         return tuple(class_names)

@@ -244,7 +244,7 @@ def parse_device(device: str) -> tuple[str, int]:
     """
     match = DEVICE.fullmatch(device)
     if match is None:
-        raise ObjectSeekerError(f"device must be cpu, cuda or cuda:NUMBER, got {device!r}")
+        raise ObjectSeekerError(f"device must be cpu, cuda or cuda:NUMBER: got {device!r}")
     return match[1], int(match[2] or 0)
 
 

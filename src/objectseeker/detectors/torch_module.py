@@ -89,7 +89,7 @@ def torch_detector(
 def _input_of(asked: NetworkOptions) -> tuple[Layout, Size]:
     layout = parse_layout(asked.layout or "decoded")
     if layout.outputs != ("boxes", "scores"):
-        raise ObjectSeekerError(f"a torch module has layout decoded, got {layout.name!r}: use decode instead")
+        raise ObjectSeekerError(f"a torch module has layout decoded: got {layout.name!r}: use decode instead")
     return layout, parse_size(INPUT_SIZE if asked.input_size is None else asked.input_size)
 
 
@@ -98,7 +98,7 @@ def _to_device(module: Any, precision: str, device: str) -> Any:
     import torch
 
     if precision not in PRECISIONS:
-        raise ObjectSeekerError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+        raise ObjectSeekerError(f"precision must be one of {', '.join(PRECISIONS)}: got {precision!r}")
     if precision != "float32":
         module = copy.deepcopy(module).to(getattr(torch, precision))
     module = prepare_module(module, device)

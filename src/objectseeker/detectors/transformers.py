@@ -416,7 +416,7 @@ def transformers_detector(
     torch = import_torch("a transformers model", extra="transformers")
     if mask_mode not in MASK_MODES:
         raise ObjectSeekerError(
-            f"mask_mode of a transformers detector must be {' or '.join(MASK_MODES)}, got {mask_mode!r}"
+            f"mask_mode of a transformers detector must be {' or '.join(MASK_MODES)}: got {mask_mode!r}"
         )
     model = prepare_module(model, device)
     dtype = next(model.parameters()).dtype

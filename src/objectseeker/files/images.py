@@ -303,7 +303,7 @@ def _max_pixels(path: AnyPath) -> float:
     except ValueError:
         pass
     raise ImageUnavailableError(
-        f"cannot read image {path}: {MAX_MEGAPIXELS_ENV} must be a number of millions of pixels above 0, "
+        f"cannot read image {path}: {MAX_MEGAPIXELS_ENV} must be a number of millions of pixels above 0: "
         f"got {stated[:80]!r}"
     )
 

@@ -195,19 +195,19 @@ def _policy(content: Mapping[str, Any]) -> Policy:
         content, ("format", "confidence", "bootstrap_samples", "seed", "max_boxes_per_image", "require"), "the policy"
     )
     if type(content.get("format")) is not int or content["format"] != FORMAT:
-        raise ObjectSeekerError(f"format must be {FORMAT}, got {quote(content.get('format'))}")
+        raise ObjectSeekerError(f"format must be {FORMAT}: got {quote(content.get('format'))}")
     confidence = require_number(content.get("confidence", CONFIDENCE), "confidence")
     if not 0.5 <= confidence < 1:
-        raise ObjectSeekerError(f"confidence must be at least 0.5 and below 1, got {confidence!r}")
+        raise ObjectSeekerError(f"confidence must be at least 0.5 and below 1: got {confidence!r}")
     samples = require_count(content.get("bootstrap_samples", SAMPLES), "bootstrap_samples")
     if not 200 <= samples <= MAX_SAMPLES:
-        raise ObjectSeekerError(f"bootstrap_samples must be within 200 and {MAX_SAMPLES:,}, got {samples}")
+        raise ObjectSeekerError(f"bootstrap_samples must be within 200 and {MAX_SAMPLES:,}: got {samples}")
     seed = content.get("seed", 0)
     if type(seed) is not int or seed < 0:
-        raise ObjectSeekerError(f"seed must be a whole number of at least 0, got {quote(seed)}")
+        raise ObjectSeekerError(f"seed must be a whole number of at least 0: got {quote(seed)}")
     boxes = require_count(content.get("max_boxes_per_image", MAX_BOXES_PER_IMAGE), "max_boxes_per_image")
     if not 1 <= boxes <= MAX_BOXES:
-        raise ObjectSeekerError(f"max_boxes_per_image must be within 1 and {MAX_BOXES:,}, got {boxes}")
+        raise ObjectSeekerError(f"max_boxes_per_image must be within 1 and {MAX_BOXES:,}: got {boxes}")
     listed = content.get("require")
     if not isinstance(listed, list) or not listed or not all(isinstance(item, dict) for item in listed):
         raise ObjectSeekerError("it has no requirement: write [[require]] and a metric below it")
@@ -229,7 +229,7 @@ def _requirement(item: Mapping[str, Any], number: int) -> Requirement:
     metric = item.get("metric")
     if not isinstance(metric, str) or metric not in METRIC_SPECS:
         advice = _suggest(str(metric), METRIC_SPECS)
-        raise ObjectSeekerError(f"{source} must have a metric, got {quote(metric)}: {advice}")
+        raise ObjectSeekerError(f"{source} must have a metric: got {quote(metric)}: {advice}")
     spec = METRIC_SPECS[metric]
     given = [limit for limit in LIMITS if limit in item]
     allowed = [limit for limit in LIMITS if limit == spec.limit or (limit == LIMITS[2] and spec.has_baseline)]
@@ -280,47 +280,47 @@ def _parse_limit(value: Any, limit: str, unit: Unit) -> float:
         match = re.fullmatch(r"\s*([0-9.]+)\s*(%|points?)\s*", value) if isinstance(value, str) else None
         example = '"40 %"' if unit == "%" else '"0.5 points"'
         if match is None or (match[2] == "%") != (unit == "%"):
-            raise ObjectSeekerError(f"{limit} must be a string such as {example}, got {quote(value)}")
+            raise ObjectSeekerError(f"{limit} must be a string such as {example}: got {quote(value)}")
         try:
             number = float(match[1])
         except ValueError:
-            raise ObjectSeekerError(f"{limit} must be a string such as {example}, got {quote(value)}") from None
+            raise ObjectSeekerError(f"{limit} must be a string such as {example}: got {quote(value)}") from None
     if not 0 <= number <= (math.inf if unit == "" else 100):
-        raise ObjectSeekerError(f"{limit} must be within 0 and 100, got {quote(value)}")
+        raise ObjectSeekerError(f"{limit} must be within 0 and 100: got {quote(value)}")
     return number
 
 
 def _parse_location(value: Any) -> PatchLocation:
     if value not in ALL_LOCATIONS:
-        raise ObjectSeekerError(f"location must be one of {', '.join(ALL_LOCATIONS)}, got {quote(value)}")
+        raise ObjectSeekerError(f"location must be one of {', '.join(ALL_LOCATIONS)}: got {quote(value)}")
     location: PatchLocation = value
     return location
 
 
 def _parse_area(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ObjectSeekerError(f"patch_area is a share of the image such as 1% or 0.01, got {quote(value)}")
+        raise ObjectSeekerError(f"patch_area is a share of the image such as 1% or 0.01: got {quote(value)}")
     return parse_area(str(value))
 
 
 def _parse_classes(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-        raise ObjectSeekerError(f'classes must be a list of names such as ["person", "car"], got {quote(value)}')
+        raise ObjectSeekerError(f'classes must be a list of names such as ["person", "car"]: got {quote(value)}')
     return tuple(dict.fromkeys(value))
 
 
 def _parse_sizes(value: Any) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
-        raise ObjectSeekerError(f"object_size must be two shares of the image such as [0.01, 1.0], got {quote(value)}")
+        raise ObjectSeekerError(f"object_size must be two shares of the image such as [0.01, 1.0]: got {quote(value)}")
     low, high = (require_fraction(share, "object_size") for share in value)
     if low >= high:
-        raise ObjectSeekerError(f"object_size must ascend, got {quote(value)}")
+        raise ObjectSeekerError(f"object_size must ascend: got {quote(value)}")
     return low, high
 
 
 def _require_string(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ObjectSeekerError(f"name and slice must be strings, got {quote(value)}")
+        raise ObjectSeekerError(f"name and slice must be strings: got {quote(value)}")
     return value
 
 

@@ -91,9 +91,9 @@ class FrameSelection:
     def __post_init__(self) -> None:
         require_count(self.stride, "stride")
         if require_number(self.start, "start") < 0:
-            raise ObjectSeekerError(f"start must be at least 0 seconds, got {self.start!r}")
+            raise ObjectSeekerError(f"start must be at least 0 seconds: got {self.start!r}")
         if self.end is not None and require_number(self.end, "end") <= self.start:
-            raise ObjectSeekerError(f"end must be after start ({self.start:g} seconds), got {self.end!r}")
+            raise ObjectSeekerError(f"end must be after start ({self.start:g} seconds): got {self.end!r}")
 
     def select(self, frames: Iterable[PendingFrame | LostFrame]) -> Iterator[VideoFrame | LostFrame]:
         """Load the selected frames; one that cannot be loaded is lost, and reading continues."""
@@ -254,7 +254,7 @@ class ArrayFrames:
 
 def _require_rate(rate: float) -> None:
     if require_number(rate, "fps") <= 0:
-        raise ObjectSeekerError(f"fps must be above 0, got {rate!r}")
+        raise ObjectSeekerError(f"fps must be above 0: got {rate!r}")
 
 
 def import_pyav() -> Any:

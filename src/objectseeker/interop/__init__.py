@@ -158,7 +158,7 @@ def from_coco(
         try:
             image, category, box = row["image_id"], row["category_id"], row["bbox"]
         except (KeyError, TypeError, IndexError):
-            raise ObjectSeekerError(f"a row needs image_id, category_id and bbox, got {quote(row)}") from None
+            raise ObjectSeekerError(f"a row needs image_id, category_id and bbox: got {quote(row)}") from None
         if labels is not None and category not in labels:
             raise ObjectSeekerError(f"category {quote(category)} is not among the category_ids")
         label = require_count(category, "category_id") - 1 if labels is None else labels[category]
@@ -267,7 +267,7 @@ def _corners(boxes: list[Any], scale: Floats | float = 1.0) -> Floats:
     try:
         rows = np.array(boxes, np.float64).reshape(len(boxes), 4) * scale
     except (TypeError, ValueError):
-        raise ObjectSeekerError(f"a box is four numbers, x, y, width and height, got {quote(boxes)}") from None
+        raise ObjectSeekerError(f"a box is four numbers, x, y, width and height: got {quote(boxes)}") from None
     return np.concatenate([rows[:, :2], rows[:, :2] + rows[:, 2:]], axis=1)
 
 

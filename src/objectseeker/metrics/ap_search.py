@@ -194,7 +194,7 @@ class SearchSpace:
     def __post_init__(self) -> None:
         for each in fields(self):
             if not getattr(self, each.name):
-                raise ObjectSeekerError(f"{each.name} must have at least one value to choose from, got none")
+                raise ObjectSeekerError(f"{each.name} must have at least one value to choose from: got none")
 
     def start(self, settings: EvaluationSettings) -> EvaluationSettings:
         """`settings` with the first of every choice."""
@@ -263,7 +263,7 @@ class SearchSpec:
         _require_some([self.recall_of], get_args(RecallOf), "recall_of")
         require_seed(self.seed)
         if self.half not in (0, 1):
-            raise ObjectSeekerError(f"half must be 0 or 1, got {self.half!r}")
+            raise ObjectSeekerError(f"half must be 0 or 1: got {self.half!r}")
 
     @property
     def recall(self) -> float:
@@ -633,4 +633,4 @@ def _clip(value: float, low: float, high: float) -> float:
 
 def _require_some(values: Collection[str], known: Collection[str], name: str) -> None:
     if not values or not set(values) <= set(known):
-        raise ObjectSeekerError(f"{name} must be some of {', '.join(known)}, got {list(values)!r}")
+        raise ObjectSeekerError(f"{name} must be some of {', '.join(known)}: got {list(values)!r}")

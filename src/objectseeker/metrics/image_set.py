@@ -131,7 +131,7 @@ def _check(images: Sequence[ObservedImage], label_map: LabelMap) -> None:
         flags = len(image.ignore), len(image.crowd)
         if flags != (len(image.ground_truth),) * 2:
             raise ObjectSeekerError(
-                f"ignore and crowd must have one entry per object, {len(image.ground_truth)} in image {image.id!r}, "
+                f"ignore and crowd must have one entry per object, {len(image.ground_truth)} in image {image.id!r}: "
                 f"got {flags[0]} and {flags[1]}"
             )
         seen = image.observation

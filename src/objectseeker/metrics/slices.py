@@ -114,7 +114,7 @@ def _of_csv(content: bytes, file: Path) -> Iterator[tuple[str, dict[str, str]]]:
     header = [cell.strip() for cell in lines[0]] if lines else []
     if header.count(IMAGE) != 1 or len(set(header)) < len(header) or len(header) < 2:
         raise ObjectSeekerError(
-            f"{display_path(file)} must begin with a line such as image,weather,camera: every column once, got "
+            f"{display_path(file)} must begin with a line such as image,weather,camera: every column once: got "
             f"{quote(','.join(header))}"
         )
     for number, cells in enumerate(lines[1:], 2):
@@ -266,7 +266,7 @@ def label_of(name: str, names: Sequence[str]) -> int:
 
 def _size(value: str) -> str:
     if value not in OBJECT_SIZES:
-        raise ObjectSeekerError(f"a size is {', '.join(OBJECT_SIZES)}, got {quote(value)}")
+        raise ObjectSeekerError(f"a size is {', '.join(OBJECT_SIZES)}: got {quote(value)}")
     return value
 
 

@@ -235,7 +235,7 @@ def by_object_size(
 ) -> list[SizeBin]:
     """Certified recall and number of objects by object size, the visible share of the image."""
     if len(bins) < 2 or list(bins) != sorted(set(bins)):
-        raise ObjectSeekerError(f"size bins must be at least two ascending limits, got {list(bins)}")
+        raise ObjectSeekerError(f"size bins must be at least two ascending limits: got {list(bins)}")
     defended = DefendedImageSet.from_settings(image_set, settings)
     point = _outcome(settings, defended).point
     verdicts = None if point is None else defended.certified(point.rule, settings.threat)

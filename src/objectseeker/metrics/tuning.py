@@ -412,9 +412,9 @@ def _tune_run(
 def split_by_share(images: int, share: float, seed: int) -> tuple[Any, Any]:
     """Draw the images that are searched, and the others; each ascending."""
     if not 0 < require_fraction(share, "split") < 1:
-        raise ObjectSeekerError(f"split must be a share between 0 and 1, got {share!r}")
+        raise ObjectSeekerError(f"split must be a share between 0 and 1: got {share!r}")
     if images < MIN_IMAGES:
-        raise ObjectSeekerError(f"tune needs at least {MIN_IMAGES} images, got {images}. Observe more of them.")
+        raise ObjectSeekerError(f"tune needs at least {MIN_IMAGES} images: got {images}. Observe more of them.")
     order = np.random.default_rng(seed).permutation(images)
     first = min(max(round(share * images), 2), images - 2)
     return np.sort(order[:first]), np.sort(order[first:])
@@ -451,7 +451,7 @@ def _require_own_boxes(search: RuleSearch, threshold: float) -> None:
 def _require_spurious(value: float) -> float:
     number = require_number(value, "spurious")
     if number <= 0:
-        raise ObjectSeekerError(f"spurious must be above 0 boxes per image, got {value!r}")
+        raise ObjectSeekerError(f"spurious must be above 0 boxes per image: got {value!r}")
     return number
 
 

@@ -167,7 +167,7 @@ def write_page(
     if defense is not None and defense.rule != settings.rule:
         raise ObjectSeekerError(f"the settings have the rule {settings.rule}, but the defense has {defense.rule}")
     if settings.threat.count != 1:
-        raise ObjectSeekerError(f"a report shows certificates against one patch, got {settings.threat.count} patches")
+        raise ObjectSeekerError(f"a report shows certificates against one patch: got {settings.threat.count} patches")
     if baseline is not None and not source.is_labeled:
         raise ObjectSeekerError(
             "without annotations two runs have no objects in common: a baseline needs an annotated dataset"

@@ -296,7 +296,7 @@ class ClusterRequest:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _require_amount(getattr(self, name), name))
         if self.cpus == self.gpus == 0:
-            raise ObjectSeekerError("a worker must request some CPU or GPU, got 0 of both")
+            raise ObjectSeekerError("a worker must request some CPU or GPU: got 0 of both")
 
     def resolved(self, on_gpu: bool) -> ClusterRequest:
         """Return the request with a number of GPUs, for a detector that runs on one or not."""
@@ -307,9 +307,9 @@ def _require_amount(value: float, name: str) -> float:
     """Return cores or GPUs of a worker, as Ray can count them."""
     amount = require_number(value, name)
     if amount < 0:
-        raise ObjectSeekerError(f"{name} must not be negative, got {amount!r}")
+        raise ObjectSeekerError(f"{name} must not be negative: got {amount!r}")
     if amount and round(amount, RAY_DECIMALS) != amount:
-        raise ObjectSeekerError(f"{name} must have at most {RAY_DECIMALS} decimals, got {amount!r}")
+        raise ObjectSeekerError(f"{name} must have at most {RAY_DECIMALS} decimals: got {amount!r}")
     return amount
 
 

@@ -303,7 +303,7 @@ def dataset_of(images: Any, out: str | Path, **options: bool) -> Dataset:
     for number, image in enumerate(images):
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise ObjectSeekerError(
-                f"image {number} must be an RGB array of uint8, height x width x 3, got {type(image).__name__}: pass "
+                f"image {number} must be an RGB array of uint8, height x width x 3: got {type(image).__name__}: pass "
                 "such arrays, a MAITE dataset, or a dataset or a folder of images"
             )
         store_image(image, folder / f"{number:06d}.png")
@@ -338,7 +338,7 @@ def _engine_of(
         return open_engine(defense.detector, options, cluster=cluster, on_warning=on_warning)
     if defense is not None:
         if cluster is not None:
-            raise ObjectSeekerError(f"a cluster needs the SPEC of a detector, got {defense.detector_name}: use python:")
+            raise ObjectSeekerError(f"a cluster needs the SPEC of a detector: got {defense.detector_name}: use python:")
         return nullcontext(LocalEngine((defense.load_detector(device),)))
     if isinstance(detector, Engine):
         return nullcontext(detector)

@@ -170,7 +170,7 @@ def read_request(body: bytes, json_length: str | None, limits: ServerLimits, mas
         raise _bad_request(f"inputs must be one tensor, named {INPUT!r}")
     request_id = document.get("id")
     if not isinstance(request_id, str | None):
-        raise _bad_request(f"id must be a string, got {_quote(request_id)}")
+        raise _bad_request(f"id must be a string: got {_quote(request_id)}")
     outputs = _requested_outputs(document)
     return InferenceRequest(request_id, _read_image(inputs[0], binary, limits, masks), outputs)
 
@@ -205,14 +205,14 @@ def _requested_outputs(document: Mapping[str, Any]) -> tuple[tuple[Output, bool]
     for entry in requested:
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str) or name not in OUTPUTS_BY_NAME or name in outputs:
-            raise _bad_request(f"outputs must be from {', '.join(OUTPUTS_BY_NAME)}, each once, got {_quote(name)}")
+            raise _bad_request(f"outputs must be from {', '.join(OUTPUTS_BY_NAME)}, each once: got {_quote(name)}")
         outputs[name] = OUTPUTS_BY_NAME[name], _flag(_parameters(entry), "binary_data", all_binary)
     return tuple(outputs.values())
 
 
 def _read_image(tensor: Mapping[str, Any], binary: bytes | None, limits: ServerLimits, masks: Recipe) -> Image:
     if tensor.get("datatype") != "UINT8":
-        raise _bad_request(f"the datatype of {INPUT} must be UINT8, got {_quote(tensor.get('datatype'))}")
+        raise _bad_request(f"the datatype of {INPUT} must be UINT8: got {_quote(tensor.get('datatype'))}")
     shape = tensor.get("shape")
     if (
         not isinstance(shape, list)
@@ -220,7 +220,7 @@ def _read_image(tensor: Mapping[str, Any], binary: bytes | None, limits: ServerL
         or not all(type(side) is int and 0 < side < MAX_TENSOR_DIM for side in shape)
         or shape[2] != 3
     ):
-        raise _bad_request(f"the shape of {INPUT} must be height, width, 3, got {_quote(shape)}")
+        raise _bad_request(f"the shape of {INPUT} must be height, width, 3: got {_quote(shape)}")
     height, width, _ = shape
     limits.check_size(width, height)
     check_forward_passes(masks, width, height)
@@ -247,7 +247,7 @@ def _image_from_list(data: Any, shape: Sequence[int]) -> Image:
         return np.frombuffer(bytes(values), np.uint8).reshape(shape)
     except ValueError:
         first_invalid = next(value for value in values if not 0 <= value <= 255)
-        raise _bad_request(f"the data of {INPUT} must be from 0 to 255, got {_quote(first_invalid)}") from None
+        raise _bad_request(f"the data of {INPUT} must be from 0 to 255: got {_quote(first_invalid)}") from None
 
 
 def _flatten(data: Any, sides: Sequence[int]) -> list[Any] | None:
@@ -287,7 +287,7 @@ def _parameters(holder: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     parameters = holder.get("parameters", {})
     if not isinstance(parameters, dict):
-        raise _bad_request(f"parameters must be an object, got {_quote(parameters)}")
+        raise _bad_request(f"parameters must be an object: got {_quote(parameters)}")
     for name in UNSUPPORTED_PARAMETERS:
         if name in parameters:
             raise _bad_request(f"{name} is not supported. Omit it")
@@ -297,14 +297,14 @@ def _parameters(holder: Mapping[str, Any]) -> Mapping[str, Any]:
 def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
-        raise _bad_request(f"{name} must be true or false, got {_quote(value)}")
+        raise _bad_request(f"{name} must be true or false: got {_quote(value)}")
     return value
 
 
 def _require_list(document: Mapping[str, Any], name: str) -> list[Any]:
     value = document.get(name)
     if not isinstance(value, list):
-        raise _bad_request(f"{name} must be a list, got {_quote(value)}")
+        raise _bad_request(f"{name} must be a list: got {_quote(value)}")
     return value
 
 

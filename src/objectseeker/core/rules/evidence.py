@@ -85,12 +85,12 @@ class Rule(PruningRule):
                 stacklevel=4,
             )
         if self.cluster_distance == 1:  # boxes that share no area would be neighbors
-            raise ObjectSeekerError(f"cluster_distance must be below 1, got {self.cluster_distance!r}")
+            raise ObjectSeekerError(f"cluster_distance must be below 1: got {self.cluster_distance!r}")
         if self.evidence_power <= 0:
-            raise ObjectSeekerError(f"evidence_power must be above 0, got {self.evidence_power!r}")
+            raise ObjectSeekerError(f"evidence_power must be above 0: got {self.evidence_power!r}")
         if self.evidence_threshold is not None and self.evidence_threshold > self.mask_threshold:
             raise ObjectSeekerError(
-                f"evidence_threshold must not exceed mask_threshold {self.mask_threshold!r}, "
+                f"evidence_threshold must not exceed mask_threshold {self.mask_threshold!r}: "
                 f"got {self.evidence_threshold!r}"
             )
 

@@ -417,8 +417,8 @@ def registered_rules() -> tuple[type[PruningRule], ...]:
     """Return all registered classes of rules.
 
     Example:
-        >>> sorted(rule.kind for rule in registered_rules())[:2]
-        ['evidence', 'iou']
+        >>> "evidence" in [rule.kind for rule in registered_rules()]
+        True
     """
     return tuple(_KINDS.values())
 
@@ -451,7 +451,7 @@ def rule_from_dict(values: object) -> PruningRule:
         True
     """
     if not isinstance(values, Mapping):
-        raise ObjectSeekerError(f"its rule must be settings by name, got {values!r}")
+        raise ObjectSeekerError(f"its rule must be settings by name: got {values!r}")
     settings = dict(values)
     kind = settings.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:

@@ -72,7 +72,7 @@ class IouRule(PruningRule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "filter_iou", require_fraction(self.filter_iou, "filter_iou"))
         if not isinstance(self.ioa_rule, Rule):
-            raise ObjectSeekerError(f"ioa_rule must be a Rule, got {self.ioa_rule!r}")
+            raise ObjectSeekerError(f"ioa_rule must be a Rule: got {self.ioa_rule!r}")
 
     @property
     def name(self) -> str:

@@ -337,7 +337,7 @@ def place_image(image: Image, size: Size, layout: Layout) -> InputPlacement:
 def require_mask_mode(mask_mode: str) -> None:
     if mask_mode not in get_args(MaskMode):
         instead = "; YOLOS and RF-DETR of transformers drop tokens" if mask_mode == "drop" else ""
-        raise ObjectSeekerError(f"mask_mode must be one of {', '.join(get_args(MaskMode))}, got {mask_mode!r}{instead}")
+        raise ObjectSeekerError(f"mask_mode must be one of {', '.join(get_args(MaskMode))}: got {mask_mode!r}{instead}")
 
 
 def require_strides(size: Size, layout: Layout) -> None:
@@ -360,5 +360,5 @@ def parse_size(size: int | tuple[int, int]) -> Size:
     try:
         width, height = (size, size) if isinstance(size, int | np.integer) else size
     except (TypeError, ValueError):
-        raise ObjectSeekerError(f"input_size must be a number of pixels or width, height, got {size!r}") from None
+        raise ObjectSeekerError(f"input_size must be a number of pixels or width, height: got {size!r}") from None
     return require_count(width, "input_size"), require_count(height, "input_size")

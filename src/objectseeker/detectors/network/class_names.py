@@ -75,6 +75,6 @@ def from_mapping(names: Mapping[int, str]) -> tuple[str, ...]:
     last = max(by_label, default=-1)
     if last >= MAX_CLASSES:
         raise ObjectSeekerError(
-            f"class names must have labels below {MAX_CLASSES:,}, got label {last:,}: name fewer classes"
+            f"class names must have labels below {MAX_CLASSES:,}: got label {last:,}: name fewer classes"
         )
     return tuple(by_label.get(label, f"class_{label}") for label in range(last + 1))

@@ -72,11 +72,11 @@ class Layout:
     def __post_init__(self) -> None:
         for key, choices in _CHOICES.items():
             if getattr(self, key) not in choices:
-                raise ObjectSeekerError(f"{key} must be one of {', '.join(choices)}, got {getattr(self, key)!r}")
+                raise ObjectSeekerError(f"{key} must be one of {', '.join(choices)}: got {getattr(self, key)!r}")
         if not 0 <= self.pad <= 255:
-            raise ObjectSeekerError(f"pad must be a gray value within [0, 255], got {self.pad!r}")
+            raise ObjectSeekerError(f"pad must be a gray value within [0, 255]: got {self.pad!r}")
         if not (np.isfinite([*self.mean, *self.std]).all() and all(self.std)):
-            raise ObjectSeekerError(f"mean and std must be finite and std not 0, got {self.mean} and {self.std}")
+            raise ObjectSeekerError(f"mean and std must be finite and std not 0: got {self.mean} and {self.std}")
         if self.nms is not None:
             require_fraction(self.nms, "nms")
         if self.background != "none" and self.decode is not _decode_queries:
@@ -144,7 +144,7 @@ def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_clas
     cell, stride = grid(size)
     if len(outputs[0]) != len(cell):
         raise ObjectSeekerError(
-            f"a yolox graph has {len(cell)} rows at input {size[0]}x{size[1]}, got {len(outputs[0])}: "
+            f"a yolox graph has {len(cell)} rows at input {size[0]}x{size[1]}: got {len(outputs[0])}: "
             "choose another layout"
         )
     likely = np.flatnonzero(outputs[0][:, 4] >= floor)
@@ -193,7 +193,7 @@ def _decode_nanodet(outputs: Sequence[Array], size: Size, floor: float, every_cl
     (rows,) = outputs
     if len(rows) != len(cell):
         raise ObjectSeekerError(
-            f"a nanodet graph has {len(cell)} rows at input {size[0]}x{size[1]}, got {len(rows)}: choose another layout"
+            f"a nanodet graph has {len(cell)} rows at input {size[0]}x{size[1]}: got {len(rows)}: choose another layout"
         )
     classes = rows.shape[1] - 4 * DISTANCES
     raw = _classes(np.arange(len(rows))[:, None], rows[:, :classes], floor, every_class)

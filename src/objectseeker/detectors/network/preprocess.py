@@ -158,7 +158,7 @@ def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) ->
     its sides. The result follows from the two sizes, never from a pixel.
     """
     if fit not in get_args(Fit):
-        raise ObjectSeekerError(f"fit must be one of {', '.join(get_args(Fit))}, got {fit!r}")
+        raise ObjectSeekerError(f"fit must be one of {', '.join(get_args(Fit))}: got {fit!r}")
     if fit == "max-area":
         network = _max_area_sides(image, network, stride or 1)
     if fit == "stretch":
