@@ -1,5 +1,6 @@
 """The documentation as a site: `pip install '.[docs]' && sphinx-build -W -n docs site`."""
 
+from pathlib import Path
 from typing import Any
 
 import objectseeker
@@ -11,6 +12,7 @@ version = release = objectseeker.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]  # the last reads Args: and Returns:
 napoleon_use_ivar = True  # Attributes: of a dataclass, which autodoc lists, too
 html_theme = "furo"
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_title = f"objectseeker {version}"
 highlight_language = "none"  # of blocks that name none: mostly commands
 myst_heading_anchors = 4  # links such as how-it-works.md#masks

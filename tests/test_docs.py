@@ -50,13 +50,18 @@ def test_your_detector_in_ten_lines(own_detector, capsys):
 
 def test_its_commands_work(own_detector, tmp_path):
     """Those on the ONNX file; the callable is saved as the page says."""
-    *_, callable_block, _, _ = re.findall(r"```python\n(.*?)^```$", own_detector, re.S | re.M)
+    (callable_block,) = re.findall(r"```python\n([^`]*?def my_model.*?)^```$", own_detector, re.S | re.M)
     (tmp_path / "mine.py").write_text(callable_block.partition("seeker =")[0])
+    (tmp_path / "photos").mkdir()
+    street = np.asarray(PIL.Image.open(tmp_path / "street.jpg"))
+    for number in range(48):
+        PIL.Image.fromarray(np.roll(street, number % 8, axis=1)).save(tmp_path / "photos" / f"{number}.png")
     commands = re.findall(r"^objectseeker (.*)$", own_detector, re.M)
-    assert [command.split()[0] for command in commands] == ["check", "detect", "check"]
-    checked, detected, own = (command.split() for command in commands)
+    assert [command.split()[0] for command in commands] == ["check", "tune", "detect", "check"]
+    checked, tuned, detected, own = (command.split() for command in commands)
     done = run(tmp_path, *checked, code=1)  # the box of this little graph does not follow the image
     assert done.stdout.count("FAIL") == done.stdout.count("FAIL  boxes are x1, y1, x2, y2") == 1
+    run(tmp_path, *tuned)
     run(tmp_path, *detected)
     assert "All checks passed." in run(tmp_path, *own).stdout
     assert (tmp_path / "found" / "detections.json").is_file()
