@@ -16,7 +16,14 @@ from objectseeker import Defense, Halves, Rule
 ROOT = Path(__file__).parents[2]
 ACTION, TEMPLATE = ROOT / "action.yml", ROOT / "templates" / "gate.yml"
 pytestmark = pytest.mark.skipif(not ACTION.exists(), reason="the action is not part of the package")
-POLICY = 'format = 1\n[[require]]\nmetric = "clean_recall"\nat_least = "{}"\n'
+POLICY = """
+format = 1
+[[require]]
+metric = "clean_recall"
+at_least = "{}"
+[[require]]
+metric = "detector_check"
+"""
 
 
 @pytest.fixture
