@@ -97,7 +97,7 @@ def test_the_specs_are_those_of_the_kinds_there_are():
 
 
 def test_half_precision_on_the_cpu_is_refused():
-    with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU: omit it on the CPU"):
+    with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU, or device"):
         load_detector("builtin", precision="float16")
 
 

@@ -378,7 +378,7 @@ def test_bad_files_give_one_clear_sentence(tmp_path):
         load_detector("onnx:missing.onnx")
     with pytest.raises(ObjectSeekerError, match=r"cannot read .*broken\.onnx as an ONNX file"):
         load_detector(f"onnx:{broken}")
-    with pytest.raises(ObjectSeekerError, match="device must be cpu, cuda or cuda:NUMBER"):
+    with pytest.raises(ObjectSeekerError, match="device must be cpu, openvino, cuda or cuda:NUMBER"):
         load_detector(f"onnx:{broken}", device="tpu")
 
 
@@ -471,7 +471,7 @@ def test_the_second_gpu_is_a_device():
     assert parse_device("cuda:1") == ("cuda", 1)
     assert parse_device("cuda") == ("cuda", 0)
     for device in ("cuda:", "cuda:-1", "tpu", "CPU", "cuda:1,cuda:2"):
-        with pytest.raises(ObjectSeekerError, match="device must be cpu, cuda or cuda:NUMBER"):
+        with pytest.raises(ObjectSeekerError, match="device must be cpu, openvino, cuda or cuda:NUMBER"):
             parse_device(device)
 
 

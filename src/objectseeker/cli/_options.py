@@ -175,7 +175,9 @@ Slices = Annotated[
         rich_help_panel="Output",
     ),
 ]
-Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda or cuda:1.", rich_help_panel="Advanced")]
+Device = Annotated[
+    str | None, typer.Option(metavar="DEVICE", help="cpu, openvino, cuda or cuda:1.", rich_help_panel="Advanced")
+]
 ClassMap = Annotated[
     str | None,
     typer.Option(

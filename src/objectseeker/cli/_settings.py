@@ -20,7 +20,7 @@ MEANINGS = {
     "class_names": "class names by label: A,B,... or @FILE, one name per line",
     "score_floor": "lowest score the detector returns",
     "mask_mode": "how pixels are removed: fill, crop, or drop (tokens of a transformer)",
-    "precision": "float32, float16 or bfloat16, on a GPU",
+    "precision": "float32, float16 or bfloat16: on a GPU; on OpenVINO float32 or bfloat16",
     "batch_size": "views per forward pass",
     "masks": "mask recipe: halves:30, pairs:10, bands:1%, or a sum of them",
     "fill": "gray value of removed pixels",

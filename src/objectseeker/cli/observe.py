@@ -69,7 +69,9 @@ def observe(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="DEVICES", help="cpu, cuda (all GPUs), or cuda:0,cuda:1.", rich_help_panel=ADVANCED),
+        typer.Option(
+            metavar="DEVICES", help="cpu, openvino, cuda (all GPUs), or cuda:0,cuda:1.", rich_help_panel=ADVANCED
+        ),
     ] = None,
     ray: Annotated[
         str | None,

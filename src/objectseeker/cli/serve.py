@@ -61,7 +61,9 @@ def serve(
     ] = "objectseeker",
     device: Annotated[
         str | None,
-        typer.Option(metavar="DEVICES", help="cpu, cuda (all GPUs), or cuda:0,cuda:1.", rich_help_panel="Advanced"),
+        typer.Option(
+            metavar="DEVICES", help="cpu, openvino, cuda (all GPUs), or cuda:0,cuda:1.", rich_help_panel="Advanced"
+        ),
     ] = None,
     trust_detector: TrustDetector = False,
 ) -> None:

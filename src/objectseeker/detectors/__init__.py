@@ -47,7 +47,7 @@ _CALLABLE = frozenset({"class_names"})
 # To add a source of detectors, write its module and name it here. It is imported when it is first used.
 _SOURCES = {
     "builtin": _Source("", "builtin", "load_builtin", _NETWORK | {"precision"}),
-    "onnx": _Source("FILE", "onnx", "load_onnx", _NETWORK | {"class_names"}),
+    "onnx": _Source("FILE", "onnx", "load_onnx", _NETWORK | {"class_names", "precision"}),
     "torchvision": _Source("NAME", "model_zoos", "load_torchvision", _FRAMEWORK | {"class_names"}),
     "transformers": _Source("NAME", "transformers", "load_transformers", _FRAMEWORK | {"mask_mode"}),
     "ultralytics": _Source("FILE", "model_zoos", "load_ultralytics", _FRAMEWORK | {"input_size"}),
@@ -88,9 +88,10 @@ def load_detector(source: str | Detector | DetectorHolder, **options: Any) -> Lo
         options: None is the detector's own default. `input_size` is a side, or width and height, in pixels. `layout`
             names the family of an ONNX graph (`network.layouts`). `class_names` are those of an ONNX, python or
             torchvision detector or of a callable. Boxes scored below `score_floor` are not returned. `device` is cpu,
-            cuda or cuda:1. `mask_mode` is fill, crop (`network.preprocess`) or drop (`transformers`). `precision` is
-            float32, float16 or bfloat16 on a GPU. `workers` is the number of views that run at the same time on a CPU.
-            `batch` is the number of views per forward pass; a detector whose caller makes the batches ignores it.
+            openvino, cuda or cuda:1. `mask_mode` is fill, crop (`network.preprocess`) or drop (`transformers`).
+            `precision` is float32, float16 or bfloat16 on a GPU, float32 or bfloat16 on OpenVINO. `workers` is the
+            number of views that run at the same time on a CPU. `batch` is the number of views per forward pass; a
+            detector whose caller makes the batches ignores it.
 
     Returns:
         The detector, with `names` and `fingerprint`.

@@ -1,4 +1,4 @@
-"""Any ONNX detector, run by ONNX Runtime.
+"""Any ONNX detector, run by ONNX Runtime, or on a CPU by OpenVINO.
 
 The files next to an ONNX graph that hold its weights are named in the graph, tensor by tensor.
 
@@ -48,15 +48,20 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
     "cuda": ("CUDAExecutionProvider", {"cudnn_conv_algo_search": "DEFAULT"}),
 }
-DEVICE = re.compile(r"(cpu|cuda)(?::(\d{1,3}))?")  # cuda:1 is the second GPU
-BATCH_ON = {"cpu": 1, "cuda": 8}  # views per forward pass, by measurement
+DEVICE = re.compile(r"(cpu|cuda|openvino)(?::(\d{1,3}))?")  # cuda:1 is the second GPU
+BATCH_ON = {"cpu": 1, "cuda": 8, "openvino": 1}  # views per forward pass, by measurement
 PADDLE_INPUTS = {"scale_factor", "im_shape"}  # further inputs of PaddleDetection besides the image
 
 log = logging.getLogger("objectseeker")
 
 
 def load_onnx(
-    path: str | Path, *, class_names: Sequence[str] | None = None, workers: int | None = None, **options: Any
+    path: str | Path,
+    *,
+    class_names: Sequence[str] | None = None,
+    workers: int | None = None,
+    precision: str = "float32",
+    **options: Any,
 ) -> NetworkDetector:
     """Load the detector in an ONNX file; its layout is inferred from the graph unless `layout` names it.
 
@@ -67,16 +72,19 @@ def load_onnx(
 
     On a CPU, `workers` views run at the same time, by default as many as there are cores, on one thread each. One view
     a batch is then as fast as many. With fewer workers a view gets several threads; results are only promised to be the
-    same at the same number of these, so it is part of the fingerprint.
+    same at the same number of these, so it is part of the fingerprint. `precision` is bfloat16 only on `openvino`, a
+    device that is the CPU.
     """
     path, asked = Path(path), NetworkOptions(**options)
     kind, _ = parse_device(asked.device)
-    on_cpu = kind == "cpu"
+    on_cpu = kind in ("cpu", "openvino")
+    if precision != "float32" and kind != "openvino":
+        raise ObjectSeekerError(f"precision {precision} of an ONNX graph needs device openvino: got {asked.device!r}")
     workers = (available_cores() if on_cpu else 1) if workers is None else require_count(workers, "workers")
     threads = max(available_cores() // workers, 1)
     require_file(path)
     weight_files = external_files(path)  # rejects path traversal before anything is loaded
-    graph = Graph.of(path, open_session(path, asked.device, threads=threads))
+    graph = Graph.of(path, open_session(path, "cpu" if on_cpu else asked.device, threads=threads))
     layout = graph.choose_layout(asked.layout, asked.input_size)
     outputs, classes = graph.outputs_for(layout)
     layout = graph.resolve_background(layout, classes, class_names)
@@ -87,11 +95,18 @@ def load_onnx(
     batch = graph.choose_batch(asked.batch_size, layout) or BATCH_ON[kind]
     settings = asked.describe(layout, size, batch)
     settings += f" threads={threads}" * (on_cpu and threads > 1)
+    settings += f" openvino {precision}" * (kind == "openvino")
     settings += f" {fingerprint.on_cpu() if on_cpu else kind}"
+    if kind == "openvino":
+        from objectseeker.detectors.openvino import OpenVinoSession
+
+        engine: Any = OpenVinoSession(path, precision=precision, workers=workers, threads=threads)
+    else:
+        engine = graph.session
     return NetworkDetector(
         names=graph.choose_names(class_names, classes, layout),
         fingerprint=f"{path.name} ({settings}) sha256:{fingerprint.hash_files(path, *weight_files)}",
-        forward=_forward(graph, outputs, layout),
+        forward=_forward(replace(graph, session=engine), outputs, layout),
         layout=layout,
         input_size=size,
         batch_size=batch,
@@ -236,7 +251,7 @@ def require_file(path: Path) -> None:
 
 
 def parse_device(device: str) -> tuple[str, int]:
-    """Split `cpu`, `cuda` or `cuda:1` into kind and number.
+    """Split `cpu`, `openvino`, `cuda` or `cuda:1` into kind and number.
 
     Example:
         >>> parse_device("cuda:1")
@@ -244,7 +259,7 @@ def parse_device(device: str) -> tuple[str, int]:
     """
     match = DEVICE.fullmatch(device)
     if match is None:
-        raise ObjectSeekerError(f"device must be cpu, cuda or cuda:NUMBER: got {device!r}")
+        raise ObjectSeekerError(f"device must be cpu, openvino, cuda or cuda:NUMBER: got {device!r}")
     return match[1], int(match[2] or 0)
 
 

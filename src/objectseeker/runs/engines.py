@@ -357,7 +357,7 @@ def _ray_engine(
     from objectseeker.runs.ray import DetectorLoader, RayEngine
 
     device = options.get("device", "cpu")
-    if "," in device or ":" in device:
+    if device not in ("cpu", "cuda"):
         raise ObjectSeekerError(f"with --ray the device is cpu or cuda, Ray assigns the GPUs; got {device!r}")
     if device == "cpu" and cluster.gpus:
         raise ObjectSeekerError(f"workers of {cluster.gpus:g} GPUs would not use them: add --device cuda")

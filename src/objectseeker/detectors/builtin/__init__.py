@@ -37,7 +37,7 @@ def load_builtin(*, precision: str = "float32", workers: int | None = None, **op
     GPU it runs in torch, if that is installed: all views of an image at once.
 
     Args:
-        precision: float32; on a GPU also float16 or bfloat16.
+        precision: float32; on a GPU also float16 or bfloat16, on OpenVINO bfloat16.
         workers: Number of views that run at the same time on a CPU; default: one per core.
         options: Those of `NetworkOptions`.
 
@@ -45,15 +45,16 @@ def load_builtin(*, precision: str = "float32", workers: int | None = None, **op
         ObjectSeekerError: An option is invalid, or the precision or device is not available.
     """
     options = DEFAULT_OPTIONS | options
-    if options.get("device", "cpu") != "cpu" and find_spec("torch") is not None:
+    device = options.get("device", "cpu")
+    if device not in ("cpu", "openvino") and find_spec("torch") is not None:
         from objectseeker.detectors.torch_module import torch_detector
 
         return torch_detector(load_torch(), names=VOC_20, precision=precision, **options)
-    if precision != "float32":
-        raise ObjectSeekerError(f"precision {precision} needs torch and a GPU: omit it on the CPU")
+    if precision != "float32" and device != "openvino":
+        raise ObjectSeekerError(f"precision {precision} needs torch and a GPU, or device openvino: omit it on the CPU")
     from objectseeker.detectors.onnx import load_onnx
 
-    return load_onnx(ONNX_FILE, class_names=VOC_20, workers=workers, **options)
+    return load_onnx(ONNX_FILE, class_names=VOC_20, workers=workers, precision=precision, **options)
 
 
 def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
