@@ -536,7 +536,8 @@ def main() -> None:
 
     listed = tomllib.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     equivalent = {entry["mutant"]: entry["reason"] for entry in listed.get("equivalent", [])}
-    check_setup(modules[0], arguments.slow)
+    if OWN_ONLY not in os.environ:
+        check_setup(modules[0], arguments.slow)
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results")
         results.touch()

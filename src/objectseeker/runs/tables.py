@@ -30,6 +30,7 @@ from objectseeker.datasets import DatasetImage
 from objectseeker.datasets.dataset import IndexedSequence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import resolve_path
+from objectseeker.runs.parquet_footer import stated_sizes
 
 ROW_GROUP_SIZE = 4096  # images that are in memory at a time
 INDEX_SCHEMA = pa.schema(
@@ -277,16 +278,14 @@ def require_bounded(file: Path) -> None:
     Few bytes may encode billions of equal values. None of its boxes or objects is decoded here.
     """
     try:
-        metadata = pq.read_metadata(file)
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-        sizes = [max(column.num_values, column.total_uncompressed_size // 64) for column in columns]
-        bounded = max([metadata.num_rows, *sizes]) <= max(MAX_SMALL_FILE_VALUES, file.stat().st_size)
-        if bounded and (names := [name for name in ("id", "path", "sequence") if name in metadata.schema.names]):
+        rows, columns = stated_sizes(file)
+        sizes = [max(values, size // 64) for values, size in columns]
+        bounded = max([rows, *sizes]) <= max(MAX_SMALL_FILE_VALUES, file.stat().st_size) and min([rows, *sizes]) >= 0
+        if bounded and (names := [name for name in ("id", "path", "sequence") if name in pq.read_schema(file).names]):
             table = pq.read_table(file, columns=names, read_dictionary=names, use_threads=False)
             values = (value for column in table.columns for chunk in column.chunks for value in chunk.dictionary)
             bounded = all(len(value.as_py() or "") <= MAX_NAME_LENGTH for value in values)
-    except (pa.ArrowException, OSError, AttributeError, ValueError) as error:
+    except (pa.ArrowException, OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ObjectSeekerError(f"{file} is not a file of a run ({error}): restore it") from None
     if not bounded:
         raise ObjectSeekerError(f"{file} takes far more memory than disk: no run has that many equal boxes; restore it")
