@@ -19,7 +19,7 @@ MEANINGS = {
     "input_size": "side of the network input in pixels, or [width, height]",
     "class_names": "class names by label: A,B,... or @FILE, one name per line",
     "score_floor": "lowest score the detector returns",
-    "mask_mode": "how pixels are removed: fill, crop, or drop (tokens of a transformer)",
+    "mask_mode": "how pixels are removed: fill, crop, resize, or drop (tokens of a transformer)",
     "precision": "float32, float16 or bfloat16: on a GPU; on OpenVINO float32 or bfloat16",
     "batch_size": "views per forward pass",
     "masks": "mask recipe: halves:30, pairs:10, bands:1%, or a sum of them",
@@ -45,7 +45,7 @@ MEANINGS = {
 }
 VALUES = {
     "rule": ("paper", "evidence"),
-    "mask_mode": ("fill", "crop", "drop"),
+    "mask_mode": ("fill", "crop", "resize", "drop"),
     "precision": ("float32", "float16", "bfloat16"),
     "classwise": ("true", "false"),
     "support_fit": ("iou", "ioa"),

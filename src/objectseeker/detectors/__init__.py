@@ -88,7 +88,8 @@ def load_detector(source: str | Detector | DetectorHolder, **options: Any) -> Lo
         options: None is the detector's own default. `input_size` is a side, or width and height, in pixels. `layout`
             names the family of an ONNX graph (`network.layouts`). `class_names` are those of an ONNX, python or
             torchvision detector or of a callable. Boxes scored below `score_floor` are not returned. `device` is cpu,
-            openvino, cuda or cuda:1. `mask_mode` is fill, crop (`network.preprocess`) or drop (`transformers`).
+            openvino, cuda or cuda:1. `mask_mode` is fill, crop (`network.preprocess`), resize (`resized`) or drop
+            (`transformers`).
             `precision` is float32, float16 or bfloat16 on a GPU, float32 or bfloat16 on OpenVINO. `workers` is the
             number of views that run at the same time on a CPU. `batch` is the number of views per forward pass; a
             detector whose caller makes the batches ignores it.
@@ -115,6 +116,13 @@ def load_detector(source: str | Detector | DetectorHolder, **options: Any) -> Lo
         return _load_callable(source, given)
     kind, name = require_spec(source)
     _, module, function, accepted = _SOURCES[kind]
+    if given.get("mask_mode") == "resize":
+        from objectseeker.detectors.resized import ResizedViews
+
+        # One view per forward pass: a batch would be filled up for each of them.
+        alone = {"batch_size": 1} if "batch_size" in accepted else {}
+        rest = {key: value for key, value in given.items() if key not in ("mask_mode", "batch_size")}
+        return ResizedViews(load_detector(source, **rest, **alone))
     _reject_unknown(given, accepted | {"batch_size"}, f"{kind} detectors have")
     loader = getattr(import_module(f"{__name__}.{module}"), function)
     passed = {key: value for key, value in given.items() if key in accepted}
