@@ -189,3 +189,19 @@ def test_voc_file_that_is_something_else(tmp_path: Path, text: str, words: str) 
     (tmp_path / "a.xml").write_text(text)
     with pytest.raises(ObjectSeekerError, match=words):
         open_dataset(f"voc:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("file", "spec"),
+    [("annotations/x.json", "coco:"), ("data.yaml", "yolo:"), ("training/label_2/0.txt", "kitti:")],
+)
+def test_a_folder_with_annotations_says_how_they_are_read(tmp_path, file, spec):
+    """A plain folder of images is unlabeled, whatever else is in it: the user learns that, not a later command."""
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("")
+    PIL.Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    (warning,) = open_dataset(str(tmp_path)).warnings
+    assert f"name it as {spec}{tmp_path}" in warning
+    (tmp_path / "plain").mkdir()
+    PIL.Image.new("RGB", (8, 8)).save(tmp_path / "plain" / "a.png")
+    assert open_dataset(str(tmp_path / "plain")).warnings == ()

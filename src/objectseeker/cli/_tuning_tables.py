@@ -1,4 +1,4 @@
-"""What `tune` prints and saves: the best rules, the frontier of AP against certified recall, and the best masks."""
+"""Tables of `tune`: the best rules, the frontier of price against certificates, and the best masks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tuned_rows(tuning: TuningResult) -> list[dict[str, str]]:
 
 
 def _settings_row(settings: EvaluationSettings) -> dict[str, str]:
-    """Return the hyperparameters that the search chooses; those that the paper's rule does not have are empty."""
+    """Return the hyperparameters that the search chooses; empty where a rule does not have one."""
     schedule, rule = settings.threshold_schedule, settings.rule.settings()
     values = {
         "alpha": schedule.alpha,
@@ -65,7 +65,7 @@ def _settings_row(settings: EvaluationSettings) -> dict[str, str]:
 
 
 def frontier_rows(tuning: TuningResult) -> list[dict[str, str]]:
-    """Return, for each maximal AP loss on the searched half, the metrics of both rules on the held-out half."""
+    """Return the held-out metrics of both rules for each maximal AP loss."""
     best = {kind: {point.max_ap_loss: point for point in points} for kind, points in tuning.frontier.items()}
     rows = []
     for max_loss in sorted({loss for points in best.values() for loss in points}):
@@ -139,7 +139,7 @@ def _slices_heading(slices: Sequence[SliceMetrics]) -> list[str]:
 
 
 def render_tuning(tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> list[Any]:
-    """Return what `tune` prints: the best rule on both halves. The files have the other rule and the frontier."""
+    """Return the parts of the output: the best rule on both halves. Files have the rest."""
     best = tuning.best
     title = f"Best: the {best.search_split.kind} rule, at most {best.max_ap_loss:g} points of AP50 lost; in percent"
     return [
@@ -167,7 +167,7 @@ def best_rows(best: TunedRule) -> list[dict[str, str]]:
 
 
 def save_tuning(out: Path, tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> None:
-    """Write tuning.json with every setting tried, frontier.csv, tuning.md, slices.csv, and the plot with matplotlib."""
+    """Write tuning.json (every setting tried), frontier.csv, tuning.md, slices.csv and the plot."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / "tuning.json", tuning_dict(tuning, slices))
     save_text(out / "frontier.csv", to_csv(frontier_rows(tuning)))
@@ -184,7 +184,7 @@ def _bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-# --- Without labels: the best rule for a number of spurious boxes -----------------------------------------------------
+# --- Unlabeled images: the best rule for a number of spurious boxes ---------------------------------------------------
 
 
 def price_rows(tuning: Tuning) -> list[dict[str, str]]:
@@ -233,9 +233,9 @@ def price_plot(tuning: Tuning) -> Plot:
     )
     held_out = tuning.best.held_out
     note = (
-        f"Base threshold {tuning.threshold:g}, masks {tuning.masks}. Rules chosen without labels on "
-        f"{tuning.best.searched.images} images for each price, both axes measured on {held_out.images} other images "
-        f"with {held_out.own_boxes} own boxes."
+        f"Base threshold {tuning.threshold:g}, masks {tuning.masks}. Rules chosen on "
+        f"{tuning.best.searched.images} unlabeled images for each price, both axes measured on {held_out.images} other "
+        f"images with {held_out.own_boxes} own boxes."
     )
     return Plot("Certified share against spurious boxes", [panel], note)
 
@@ -245,7 +245,7 @@ def _known(interval: ConfidenceInterval) -> float | None:
 
 
 def render_prices(tuning: Tuning) -> list[Any]:
-    """Return what `tune` prints: the threshold, the tuned rule beside the untuned one, and the frontier."""
+    """Return the parts of the output: the threshold, the tuned and the untuned rule, and the frontier."""
     held_out, best = tuning.best.held_out, tuning.best
     title = f"On {held_out.images} held-out images with {held_out.own_boxes} own boxes, 95 % intervals"
     short = [
@@ -306,7 +306,7 @@ def _certified_shares(choice: RecipeChoice) -> dict[str, float | None]:
 
 
 def recipe_caveats(result: RecipeSearchResult) -> list[str]:
-    """Explain limits of the search, missing metrics of the held-out half, and problems of the chosen rules."""
+    """Explain limits of the search, missing held-out metrics, and problems of the chosen rules."""
     reasons = (
         (choice.budget, reason)
         for choice in result.chosen

@@ -1,4 +1,4 @@
-"""objectseeker tune"""
+"""The verb tune."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def tune(
     else:
         if detector is None or out is None:
             raise ObjectSeekerError(
-                f"{source!r} is no run, so its images are observed first: add --detector SPEC and --out DIR"
+                f"{source!r} is not a run, so its images are observed first: add --detector SPEC and --out DIR"
             )
         if len(masks or []) > 1:
             raise ObjectSeekerError(f"images are observed with one recipe: got --masks {' --masks '.join(masks or [])}")
@@ -171,7 +171,7 @@ def tune(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is tuned, and what both ways to state a price have in common."""
+    """The run to tune, and the options that both ways to state a price have in common."""
 
     run: Run
     source: str
@@ -210,7 +210,7 @@ def _observe(
     device: str | None,
     allow_outside_paths: bool,
 ) -> Run:
-    """Observe the images of a source in a folder beside the results; say first how long it takes."""
+    """Observe the images of a source in a folder next to the results, after an estimate of the time."""
     from objectseeker.detectors import load_detector
     from objectseeker.inference.frame_sources import is_video
     from objectseeker.metrics.tuning import DEFAULT_SAMPLE
@@ -252,7 +252,7 @@ def _observe(
 
 
 def _frames(source: str, count: int) -> Iterator[Image]:
-    """Return frames of a video, as many as asked for and spread over it."""
+    """Return the requested number of frames, spread over the video."""
     from objectseeker.inference.frame_sources import FrameSelection, VideoFrame, open_video, read_frames
 
     video = open_video(source)
@@ -264,7 +264,7 @@ def _frames(source: str, count: int) -> Iterator[Image]:
 def _tune_without_labels(
     request: _Request, threshold: float | None, spurious: float | None, latency: float | None, split: float
 ) -> str | None:
-    """Print and write what was found for a number of spurious boxes; return how the promise was broken, if it was."""
+    """Print and write the result for a number of spurious boxes; return how its promise was broken."""
     from objectseeker import metrics
     from objectseeker.cli._tuning_tables import render_prices, save_prices
 

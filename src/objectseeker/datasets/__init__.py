@@ -5,6 +5,8 @@ A new format is a function `read(spec, path_spec, skip_log) -> Dataset` and a li
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from objectseeker.core.class_matching import ClassMatch, match_classes
@@ -35,6 +37,21 @@ FORMS = (
     "such as s3://bucket/folder); sequences: mot:DIR, cvat:ANNOTATIONS.xml:IMAGES, boxes:DIR, or frames: before any "
     "other"
 )
+
+
+ANNOTATED = {  # what a folder of annotated images holds, and how to name it
+    "annotations": "coco:{}",
+    "data.yaml": "yolo:{}",
+    "training/label_2": "kitti:{}",
+    "ImageSets": "voc:{}:SPLIT",
+}
+
+
+def _unread(folder: str) -> Iterator[str]:
+    """Yield a warning for a folder whose annotations a reader of plain folders does not read."""
+    for name, spec in ANNOTATED.items():
+        if (Path(folder).expanduser() / name).exists():
+            yield f"{folder} has {name}, which is not read: name it as {spec.format(folder)} to use its annotations"
 
 
 def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths: bool = False) -> Dataset:
@@ -71,7 +88,8 @@ def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths:
         if path_spec and kind in READERS:
             return READERS[kind](text, path_spec, skip_log)
         if is_url(text) or (text and Path(text).expanduser().exists()):
-            return unlabeled.read_folder(text, text, skip_log)
+            dataset = unlabeled.read_folder(text, text, skip_log)
+            return dataset if is_url(text) else replace(dataset, warnings=(*dataset.warnings, *_unread(text)))
     except (OSError, RuntimeError) as error:  # no permission, a name too long, an unknown ~user
         reason = getattr(error, "strerror", None) or error
         raise ObjectSeekerError(f"cannot open the dataset {text!r}: {reason}") from None

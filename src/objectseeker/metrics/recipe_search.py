@@ -1,7 +1,7 @@
 """The best recipe within a budget of forward passes, from one run of a sum of recipes.
 
 A run holds the views of every recipe within its own (`core.recipes.within`). Each of them that fits is first tried
-along one line of settings, the same for all: the boldest setting on it within the loss is certified, and nothing else.
+along one line of settings, the same for all: the boldest setting on it within the loss is certified, only that.
 Then `tune` searches the best few of each budget in full. Only the searched half of the images decides; what is reported
 was measured on the other half.
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
 
 SEARCHED = 2  # recipes of each budget that are searched in full, at most,
-CLOSE = 2.0  # and only those that certify at most so many points less than the best: a full search adds one or two
+CLOSE = 2.0  # and only those that certify at most that many points less than the best: a full search adds one or two
 BETWEEN_LOOKS = 1.0  # seconds, at what the processes have done
 
 # The line of settings along which every recipe is tried: alpha goes from careful to bold in HALVINGS steps, each of
@@ -66,7 +66,7 @@ class RecipeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class RecipeTrial:
-    """What a candidate gave along the line of settings, on the searched half."""
+    """The metrics of a candidate along the line of settings, on the searched half."""
 
     candidate: RecipeCandidate
     settings: EvaluationSettings
@@ -90,7 +90,7 @@ class RecipeTrial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecipeChoice:
-    """What was chosen for a budget: a recipe, what `tune` found for it, and the better rule of these."""
+    """The choice for a budget: a recipe, its tuning, and the better rule of these."""
 
     budget: int
     candidate: RecipeCandidate
@@ -115,7 +115,7 @@ class RecipeChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecipeSearchResult:
-    """What was chosen for every budget, ascending, and all recipes that were tried, the best first."""
+    """The choice for every budget, ascending, and all recipes that were tried, the best first."""
 
     search: SearchSpec
     chosen: tuple[RecipeChoice, ...]
@@ -139,7 +139,7 @@ def search_recipes(
     processes: int = 1,
     on_progress: OnProgress | None = None,
 ) -> RecipeSearchResult:
-    """For every budget the recipe within the run's that certifies most with at most so many passes on every image.
+    """Choose for every budget of passes the recipe, within the run's, that certifies most.
 
     Where `recipes` are given, it is one of these. For the same `search` a larger budget never certifies less on the
     searched half. Losses other than `max_ap_loss` are not searched for.
@@ -176,7 +176,7 @@ def search_recipes(
 
 
 def recipes_among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
-    """The recipes within `masks`: all of them, or those asked for."""
+    """Return the recipes within `masks`: all of them, or those requested."""
     known = subrecipes(masks)
     for recipe in asked:
         if recipe not in known:
@@ -187,7 +187,7 @@ def recipes_among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
 def within_budget(
     recipes: Sequence[Recipe], images: Sequence[ObservedImage], budgets: Sequence[int]
 ) -> list[RecipeCandidate]:
-    """The recipes that keep the largest of the budgets on every image; a budget that none keeps is refused.
+    """Return the recipes within the largest budget on every image; reject a budget that none keeps.
 
     Of recipes that make the same masks for all of the images, the shortest to write is taken.
     """
@@ -244,7 +244,7 @@ class RecipeSearcher:
         return RecipeTrial(candidate, best.settings, best.ap_loss, best.gain if kept else NO_GAIN)
 
     def search_all(self, tried: RecipeTrial) -> TuningResult | str:
-        """What `tune` finds, which begins with what the line gave; or why it finds nothing."""
+        """Return the tuning that begins with the settings of the line, or why there is none."""
         recipe, search = tried.candidate.recipe, replace(self._search, starts=(tried.settings,))
         try:
             found = tune_images(
@@ -315,7 +315,7 @@ class ProcessExecutor:
 def open_executor(
     run: Run, images: Sequence[ObservedImage], search: SearchSpec, processes: int
 ) -> Iterator[SerialExecutor | ProcessExecutor]:
-    """Who does the work: this process, or several others."""
+    """Open the executor: this process, or several others."""
     if require_count(processes, "processes") == 1:
         yield SerialExecutor(run, images, search)
         return

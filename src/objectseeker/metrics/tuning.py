@@ -1,4 +1,4 @@
-"""A defense for a detector, from unlabeled images: the rule, and the masks within a budget of forward passes.
+"""Tune a defense on unlabeled images: the rule, and the masks within a budget of forward passes.
 
 The user keeps the score threshold at which the detector is deployed. The price of a defense is then the spurious boxes
 that it adds to clean images, its gain the certified share of the detector's own boxes (`rule_search`). With labels the
@@ -41,10 +41,10 @@ from objectseeker.text import to_html
 
 DEFAULT_THRESHOLD = 0.5  # of detectors whose file states none
 DEFAULT_SPURIOUS = 0.25
-DEFAULT_SAMPLE = 200  # images that are observed where nobody says how many
-FRONTIER = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)  # prices besides the one asked for
+DEFAULT_SAMPLE = 200  # images that are observed by default
+FRONTIER = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)  # prices in addition to the requested one
 MIN_IMAGES = 4
-MAX_OWN_BOXES = 100  # per image: more are no operating point
+MAX_OWN_BOXES = 100  # per image: more are not an operating point
 QUICK_GRID = RuleGrid((0.75,), (0.85,), (0.3,), (None,))  # recipes compete with these rules first,
 FINALISTS = 2  # and the best with all rules
 TIMED_SECONDS = 1.0
@@ -69,7 +69,7 @@ class PricedRule:
             return None
         return (
             f"on {self.held_out.images} held-out images the rule adds {spurious.value:.2f} spurious boxes per image "
-            f"(95 % interval {spurious.low:.2f} to {spurious.high:.2f}), more than the {self.price:g} asked for: tune "
+            f"(95 % interval {spurious.low:.2f} to {spurious.high:.2f}), more than the {self.price:g} requested: tune "
             "on more images, or accept more with --spurious"
         )
 
@@ -84,16 +84,16 @@ class PricedRule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tuning:
-    """What `tune` found without labels.
+    """The result of `tune` on unlabeled images.
 
     Attributes:
         threshold: The score threshold at which the detector is deployed.
         threshold_reason: Why it is this one.
         masks: The recipe, and `forward_passes` what it needs for an image at most.
-        best: The rule for the price asked for.
+        best: The rule for the requested price.
         untuned: The default rule at the same threshold, as `best`; its price is what it costs.
         frontier: The rules for other prices, ascending.
-        defense: The detector with the best rule; None if nobody says how its detector is loaded.
+        defense: The detector with the best rule; None if it is unknown how its detector is loaded.
         caveats: Limits of the search.
     """
 
@@ -115,7 +115,7 @@ class Tuning:
         return self.best.broken_promise
 
     def rows(self) -> list[dict[str, str]]:
-        """Return a table of the held-out images: the untuned rule beside the tuned one."""
+        """Return a table of the held-out images: the untuned rule and the tuned one."""
         columns = {"untuned": self.untuned.held_out, "tuned": self.best.held_out}
         rows = [
             {"": "spurious boxes per image"} | {name: format_interval(m.spurious, 2) for name, m in columns.items()}
@@ -179,10 +179,11 @@ def tune(
     on_trial: Callable[[Trial], None] | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
 ) -> Tuning | TuningResult:
-    """Choose the rule that certifies most of a detector's own boxes for a few spurious ones; no labels needed.
+    """Choose the rule that certifies most of a detector's own boxes for a few spurious ones.
 
-    One part of the images is searched, the other measures the very rule that was chosen. With `max_ap_loss`,
-    `clean_recall` or `fppi` the price is stated by labels instead, and an `ap_search.TuningResult` is returned.
+    No annotations are needed. One part of the images is searched, the other measures exactly the chosen rule. With
+    `max_ap_loss`, `clean_recall` or `fppi` the price is stated by labels instead, and an `ap_search.TuningResult` is
+    returned.
 
     Args:
         source: A run; or images, which are observed first: a dataset, a folder, or RGB arrays.
@@ -192,11 +193,11 @@ def tune(
         detector: A SPEC, a `Defense` or a callable; of a run, only a callable that no SPEC names.
         out: Folder for the run of images that are observed. Default: a temporary one.
         masks: Recipe; of a run, one whose masks are among those of the run. Default: all of the run's.
-        passes: Choose the masks, too: at most so many forward passes per image.
+        passes: Choose the masks, too: at most that many forward passes per image.
         latency: The same, as milliseconds per image on this machine.
         threat: The patch to certify against. Default: one square patch of 1 % of the image.
-        limit: Observe the first so many images.
-        sample: Observe so many images, drawn at random. Default: 200.
+        limit: Observe that many images, the first ones.
+        sample: Observe that many images, drawn at random. Default: 200.
         split: Share of the images that are searched.
         seed: Seed of the sample and of the split.
         grid: The rules that compete.
@@ -286,7 +287,7 @@ def _as_run(
 
 
 def masks_for_budget(passes: int | None, threat: ThreatModel | None = None) -> Recipe:
-    """Return masks to observe, among which the best recipe of at most so many passes is then chosen."""
+    """Return masks to observe, among which the best recipe within the passes is then chosen."""
     if passes is None:
         return Halves()
     area = (ThreatModel() if threat is None else threat).area
@@ -299,7 +300,7 @@ def masks_for_budget(passes: int | None, threat: ThreatModel | None = None) -> R
 
 
 def budget_of(run: Run, passes: int | None, latency: float | None) -> int | None:
-    """Return the forward passes per image that the budget allows, with a latency by timing the detector here."""
+    """Return the forward passes per image within the budget; a latency is timed on this machine."""
     if passes is not None and latency is not None:
         raise ObjectSeekerError(f"give passes or latency, one of them: got {passes!r} and {latency!r}")
     if latency is None:
@@ -349,7 +350,7 @@ def _tune_run(
     if threshold is None:
         threshold, why = default_threshold(run, images, searched)
     else:
-        threshold, why = require_fraction(threshold, "threshold"), "as asked for"
+        threshold, why = require_fraction(threshold, "threshold"), "as requested"
     floor = run.manifest.observation_settings.mask_floor
     run.require_scores(lowest_base=threshold)
     observed = run.manifest.observation_settings.masks
@@ -421,7 +422,7 @@ def split_by_share(images: int, share: float, seed: int) -> tuple[Any, Any]:
 
 
 def default_threshold(run: Run, images: Sequence[ObservedImage], searched: Any) -> tuple[float, str]:
-    """Return the threshold of the best F1 by labels on the searched images, else 0.5; and why it is this one."""
+    """Return the threshold of the best F1 on the searched images, or 0.5, and the reason."""
     if not run.has_labels:
         return DEFAULT_THRESHOLD, "the usual one, since the images are unlabeled; --threshold sets it"
     chosen = [images[number] for number in searched.tolist()]
@@ -443,8 +444,8 @@ def _require_own_boxes(search: RuleSearch, threshold: float) -> None:
         )
     if total > MAX_OWN_BOXES * images:
         raise ObjectSeekerError(
-            f"the detector finds {total / images:.0f} boxes per image of at least {threshold:g}: that is no operating "
-            "point, raise the threshold"
+            f"the detector finds {total / images:.0f} boxes per image of at least {threshold:g}: that is not an "
+            "operating point. Raise the threshold."
         )
 
 
@@ -482,7 +483,7 @@ def _choose_recipe(
     on_progress: OnProgress,
     shared: dict[str, Any],
 ) -> Recipe:
-    """Return the recipe within the observed one that certifies most with at most so many passes on every image."""
+    """Return the recipe within the observed one, and within the passes, that certifies most."""
     chosen = [images[number] for number in searched.tolist()]
     candidates = within_budget(recipes_among(observed, wanted), chosen, [passes])
     every = np.arange(len(chosen))
