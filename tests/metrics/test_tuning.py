@@ -263,7 +263,7 @@ def test_bad_requests_are_refused(images):
     for options, message in (
         ({"mask_floor": 2}, "mask_floor"),
         ({"max_ap_loss": float("nan")}, "max_ap_loss"),
-        ({"locations": ["near"]}, r"locations must be some of far, close, over, anywhere: got \['near'\]"),
+        ({"locations": ["near"]}, r"locations must be some of far, close, over, anywhere, outside: got \['near'\]"),
         ({"rule_kinds": []}, "rule_kinds must be some of paper, evidence"),
         ({"half": 2}, "half must be 0 or 1: got 2"),
     ):
