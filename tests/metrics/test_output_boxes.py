@@ -71,7 +71,8 @@ def rows(images):
         certified = RULE.certify_not_fabricated(image.observation, boxes, THREAT.patches()).certified
         scores = RULE.certified_scores(image.observation, boxes, Patch(0.02, location="anywhere"))
         ranks = np.minimum(boxes.score, scores + 0.3)
-        plain, ranked = (matched(boxes, image, np.argsort(-one, kind="stable")) for one in (boxes.score, ranks))
+        by_score, by_rank = np.argsort(-boxes.score, kind="stable"), np.lexsort((-boxes.score, -ranks))
+        plain, ranked = (matched(boxes, image, order) for order in (by_score, by_rank))
         for n in range(len(boxes)):
             made.append((number, int(boxes.label[n]), plain[n], boxes.score[n], ranked[n], ranks[n], certified[:, n]))
     return made
@@ -79,9 +80,9 @@ def rows(images):
 
 def ap50(ranked, objects):
     """Precision at every box; at each recall the best precision at or after it; the area of that staircase."""
-    ranked = sorted((row for row in ranked if row[0] >= 0), key=lambda row: -row[1])
+    ranked = sorted((row for row in ranked if row[0] >= 0), key=lambda row: [-one for one in row[1:]])
     points, right = [], 0
-    for n, (outcome, _) in enumerate(ranked, 1):
+    for n, (outcome, *_) in enumerate(ranked, 1):
         right += outcome
         points.append((right / objects, right / n))
     area, before = 0.0, 0.0
@@ -109,7 +110,9 @@ def test_ap50_by_score_and_by_certified_score_equals_a_loop(images, evaluation):
     for label in (0, 1):
         objects = int(evaluation.objects_per_class[label])
         for key, outcome, score in (("output_ap50", 2, 3), ("ranked_ap50", 4, 5)):
-            expected[key].append(ap50([(row[outcome], row[score]) for row in boxes if row[1] == label], objects))
+            expected[key].append(
+                ap50([(row[outcome], row[score], row[3]) for row in boxes if row[1] == label], objects)
+            )
     values = evaluation.to_dict()["defended"]
     for key, areas in expected.items():
         assert values[key] == pytest.approx(np.mean(areas))

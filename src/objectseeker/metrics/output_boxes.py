@@ -35,7 +35,8 @@ class BoxTally:
         count: How many boxes the entry counts: 1, unless summed.
         outcome: TRUE_POSITIVE, FALSE_POSITIVE, or IGNORED: the box took an ignored object.
         score: NaN once summed: AP needs every box.
-        ranking_score: The score, lowered to at most the ranking margin above the certified score.
+        ranking_score: The score, lowered to at most the ranking margin above the certified score; where that is equal,
+            the score decides.
         ranked_outcome: The outcome where boxes are matched in the order of the ranking score.
         certified: Per threat (locations, boxes): certified not fabricated.
     """
@@ -103,7 +104,7 @@ class BoxTally:
             return np.full(len(weights), np.nan)
         for label in np.flatnonzero((objects > 0).any(axis=0)).tolist():
             mine = np.flatnonzero((self.label == label) & (outcome != IGNORED))
-            mine = mine[np.argsort(-score[mine], kind="stable")]
+            mine = mine[np.lexsort((-self.score[mine], -score[mine]))]  # the score decides between equal ranks
             right = outcome[mine] == TRUE_POSITIVE
             for some in row_blocks(len(weights), len(mine)):
                 seen = weights[some][:, self.image[mine]].T  # (boxes, samples)
@@ -150,9 +151,15 @@ def tally_boxes(
         outcome=_outcomes(table, table.detections.score, image_set),
         score=table.detections.score,
         ranking_score=ranking_score,
-        ranked_outcome=_outcomes(table, ranking_score, image_set),
+        ranked_outcome=_outcomes(table, _order(ranking_score, table.detections.score), image_set),
         certified={threat: np.concatenate(certified, axis=1) for threat, certified in lists.items()},
     )
+
+
+def _order(ranking_score: Floats, score: Floats) -> Floats:
+    """Return numbers that order boxes by ranking score, and by score where that is equal; earlier boxes first."""
+    order = np.lexsort((-np.arange(len(score)), score, ranking_score))
+    return np.argsort(order).astype(np.float64)
 
 
 def _outcomes(table: BoxTable, score: Floats, image_set: ImageSet) -> npt.NDArray[np.int8]:
