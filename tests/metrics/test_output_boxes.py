@@ -11,11 +11,12 @@ from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import metric
 from objectseeker.metrics.evaluation import evaluate_images
-from objectseeker.metrics.output_boxes import BoxTally
+from objectseeker.metrics.output_boxes import SUPPORT_FITS, SUPPORT_THRESHOLDS, BoxTally, tune_support
 from objectseeker.metrics.settings import EvaluationSettings
 
 RULE = Rule(base_threshold=0.3, mask_threshold=0.5, support_threshold=0.25, support_overlap=0.15)
 THREAT = ThreatModel(area=0.02)
+LIMIT = 0.005
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +142,31 @@ def test_sums_keep_the_shares_and_lose_the_ranks(evaluation):
         one = share(THREAT, "far")
         assert one.value(summed) == pytest.approx(one.value(evaluation.tally))
     assert np.isnan(metric.output_ap50.value(summed))
+
+
+def test_support_is_chosen_without_labels(images):
+    """The choice certifies as many own boxes as any setting that certifies as few foreign ones, recomputed here."""
+    observations = [image.observation for image in images]
+    chosen = tune_support(observations, RULE, max_foreign=LIMIT, patch=Patch(0.02, location="anywhere"))
+    shares = {}
+    for fit, overlap in SUPPORT_FITS:
+        for threshold in SUPPORT_THRESHOLDS:
+            rule = RULE.with_settings(support_fit=fit, support_overlap=overlap, support_threshold=threshold)
+            own, foreign = [], []
+            for n, seen in enumerate(observations):
+                before = observations[n - 1]
+                moved = RULE.prune(before)
+                scale = [seen.width / before.width, seen.height / before.height] * 2
+                moved = Detections(moved.xyxy * np.array(scale), moved.score, moved.label)
+                for boxes, kept in ((RULE.prune(seen), own), (moved, foreign)):
+                    kept += (
+                        rule.certify_not_fabricated(seen, boxes, Patch(0.02, location="anywhere")).certified[0].tolist()
+                    )
+            shares[rule] = np.mean(own), np.mean(foreign)
+    assert chosen in shares
+    own, foreign = shares[chosen]
+    assert foreign <= LIMIT
+    assert own == max(mine for mine, other in shares.values() if other <= LIMIT)
+    assert any(other > LIMIT for _, other in shares.values())  # the limit excludes something
+    strict = tune_support(observations, RULE, max_foreign=LIMIT, floor=0.35, patch=Patch(0.02, location="anywhere"))
+    assert strict.support_threshold == 0.4

@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
+from objectseeker.core.fabrication import SupportFit
+from objectseeker.core.observation import Observation
 from objectseeker.core.rules import PruningRule
-from objectseeker.core.threats import ALL_LOCATIONS, PatchLocation, ThreatModel
+from objectseeker.core.threats import ALL_LOCATIONS, Patch, PatchLocation, ThreatModel
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.average_precision import (
     candidate_pairs,
     envelope_area,
@@ -157,7 +160,7 @@ def tally_boxes(
 
 
 def _order(ranking_score: Floats, score: Floats) -> Floats:
-    """Return numbers that order boxes by ranking score, and by score where that is equal; earlier boxes first."""
+    """Return numbers that order boxes by ranking score, then by score; earlier boxes first."""
     order = np.lexsort((-np.arange(len(score)), score, ranking_score))
     return np.argsort(order).astype(np.float64)
 
@@ -168,3 +171,60 @@ def _outcomes(table: BoxTable, score: Floats, image_set: ImageSet) -> npt.NDArra
     ignored = np.zeros(len(taken), np.bool_)
     ignored[taken >= 0] = image_set.ignore[taken[taken >= 0]]
     return np.select([ignored, false_positives(taken)], [IGNORED, FALSE_POSITIVE], TRUE_POSITIVE).astype(np.int8)
+
+
+SUPPORT_FITS: tuple[tuple[SupportFit, float], ...] = (("iou", 0.5), ("iou", 0.3), ("ioa", 0.3), ("ioa", 0.15))
+SUPPORT_THRESHOLDS = (0.4, 0.3, 0.2, 0.15, 0.1)
+MAX_FOREIGN = 0.02  # share of boxes of other images
+
+
+def tune_support(
+    observations: Sequence[Observation],
+    rule: PruningRule,
+    *,
+    floor: float = 0.0,
+    max_foreign: float = MAX_FOREIGN,
+    patch: Patch = Patch(0.01, location="anywhere"),  # noqa: B008  (frozen)
+) -> PruningRule:
+    """Choose the settings of fabrication certificates without annotations.
+
+    Of the settings that certify at most `max_foreign` of the foreign boxes, those that certify most own boxes are
+    taken. Own boxes are the output of the rule. Foreign boxes are those of the previous image, moved to this one: what
+    supports them does so by chance. Any setting is sound; this one is not lax.
+
+    Args:
+        observations: The images; annotations are not used.
+        rule: The rule whose output is certified, and whose other settings stay.
+        floor: The lowest score of masked boxes that were kept: no lower support_threshold is tried.
+        max_foreign: Largest share of foreign boxes that may be certified.
+        patch: The patch to certify against.
+    """
+    outputs = [rule.prune(observation) for observation in observations]
+    best: tuple[bool, float, PruningRule] | None = None
+    for fit, overlap in SUPPORT_FITS:
+        fitting = rule.with_settings(support_fit=fit, support_overlap=overlap)
+        own, foreign = [], []
+        for number, observation in enumerate(observations):
+            own.append(fitting.certified_scores(observation, outputs[number], patch))
+            moved = _moved(outputs[number - 1], observations[number - 1], observation)
+            foreign.append(fitting.certified_scores(observation, moved, patch))
+        for threshold in (one for one in SUPPORT_THRESHOLDS if one >= floor):
+            shares = [_share(scores, threshold) for scores in (own, foreign)]
+            allowed = shares[1] <= max_foreign
+            rank = (allowed, shares[0] if allowed else -shares[1])
+            if best is None or rank > best[:2]:
+                best = (*rank, fitting.with_settings(support_threshold=threshold))
+    if best is None:
+        raise ObjectSeekerError(f"no support_threshold is at least the floor of the run: got {floor}. Observe lower.")
+    return best[2]
+
+
+def _share(scores: Sequence[Floats], threshold: float) -> float:
+    joined = np.concatenate([np.empty(0), *scores])
+    return float((joined >= threshold).mean()) if len(joined) else 0.0
+
+
+def _moved(boxes: Detections, source: Observation, target: Observation) -> Detections:
+    """Return boxes of one image at the same place in another, as shares of its sides."""
+    scale = np.array([target.width / source.width, target.height / source.height])
+    return Detections(boxes.xyxy * np.tile(scale, 2), boxes.score, boxes.label)
