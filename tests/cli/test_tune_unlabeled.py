@@ -198,6 +198,16 @@ def test_a_folder_of_frames_is_a_video_without_pyav(place, tuned, monkeypatch):
     assert done.totals.to_dict()["frames"] == IMAGES
 
 
+def test_detect_takes_some_of_the_images(place, tuned):
+    own = ("--defense", "tuned/defense.json", "--no-annotate", "--json")
+    first = json.loads(run(place, "detect", "photos", *own, "--limit", 3, "--out", "first").stdout)
+    drawn = json.loads(run(place, "detect", "photos", *own, "--sample", 5, "--out", "drawn").stdout)
+    assert (first["images"], drawn["images"]) == (3, 5)
+    frames = json.loads(run(place, "detect", "video:photos", *own, "--limit", 4, "--stride", 2, "--out", "few").stdout)
+    assert frames["frames"] == 4
+    run(place, "detect", "video:photos", *own, "--sample", 4, "--out", "none", code=2)
+
+
 def test_settings_that_are_hardly_meant_draw_a_warning():
     assert Patch(area="1%") == Patch(0.01)
     with pytest.warns(UserWarning, match="the whole image"):

@@ -33,6 +33,8 @@ def detect(
     start: float = 0.0,
     end: float | None = None,
     fps: float | None = None,
+    limit: int | None = None,
+    sample: int | None = None,
     class_map: Mapping[str, str] | None = None,
     allow_outside_paths: bool = False,
     device: str | None = None,
@@ -55,6 +57,8 @@ def detect(
         start: Of a video, the first second.
         end: Of a video, the second to stop before.
         fps: Of a folder of frames or of arrays, frames per second.
+        limit: Only the first images or frames.
+        sample: Only that many images, drawn at random, always the same ones.
         class_map: Dataset classes by detector class, where names do not match.
         allow_outside_paths: Whether a dataset may name images outside its folder.
         device: cpu, cuda or cuda:1.
@@ -80,14 +84,21 @@ def detect(
     from objectseeker.core.recipes import Rolling
     from objectseeker.core.threats import ThreatModel
     from objectseeker.inference.frame_sources import DecodedVideo, FrameSelection, Video, import_pyav
-    from objectseeker.inference.images import ImageDetection, open_images
+    from objectseeker.inference.images import ImageDetection, open_images, select_inputs
     from objectseeker.inference.results import Categories, DetectionTotals
     from objectseeker.inference.video import VideoDetection, require_empty
 
     folder = None if out is None else Path(out)
     chosen = _resolve_defense(defense)
     source = open_images(images, fps=fps, allow_outside_paths=allow_outside_paths)
-    selection = FrameSelection(stride=stride, start=start, end=end)
+    if isinstance(source, Video):
+        if sample is not None:
+            raise ObjectSeekerError(
+                f"frames follow each other: got sample={sample!r} for a video. Use limit or stride."
+            )
+    else:
+        source = select_inputs(source, limit, sample)
+    selection = FrameSelection(stride=stride, start=start, end=end, limit=limit)
     if isinstance(source, Video):
         if class_map or allow_outside_paths:
             raise ObjectSeekerError("--class-map and --allow-outside-paths are for datasets: omit them for a video")

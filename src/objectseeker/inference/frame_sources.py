@@ -82,14 +82,17 @@ class PendingFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSelection:
-    """The frames that are used: every `stride`-th from `start` until before `end`, in seconds."""
+    """The frames that are used: every `stride`-th from `start` until before `end`, in seconds; at most `limit`."""
 
     stride: int = 1
     start: float = 0.0
     end: float | None = None
+    limit: int | None = None
 
     def __post_init__(self) -> None:
         require_count(self.stride, "stride")
+        if self.limit is not None:
+            require_count(self.limit, "limit")
         if require_number(self.start, "start") < 0:
             raise ObjectSeekerError(f"start must be at least 0 seconds: got {self.start!r}")
         if self.end is not None and require_number(self.end, "end") <= self.start:
@@ -98,6 +101,7 @@ class FrameSelection:
     def select(self, frames: Iterable[PendingFrame | LostFrame]) -> Iterator[VideoFrame | LostFrame]:
         """Load the selected frames; one that cannot be loaded is lost, and reading continues."""
         first: int | None = None
+        used = 0
         for frame in frames:
             if frame.number is None:
                 yield frame
@@ -112,6 +116,9 @@ class FrameSelection:
             first = frame.number if first is None else first
             if (frame.number - first) % self.stride == 0:
                 yield self._load(frame)
+                used += 1
+                if used == self.limit:
+                    return
 
     def _load(self, frame: PendingFrame | LostFrame) -> VideoFrame | LostFrame:
         if isinstance(frame, LostFrame):
@@ -124,7 +131,8 @@ class FrameSelection:
     def count(self, total: int, rate: float) -> int:
         """Estimate the number of selected frames of `total`."""
         end = total if self.end is None else min(total, round(self.end * rate))
-        return max(0, -(-(end - round(self.start * rate)) // self.stride))
+        frames = max(0, -(-(end - round(self.start * rate)) // self.stride))
+        return frames if self.limit is None else min(frames, self.limit)
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ from objectseeker.datasets.dataset import load_sized
 from objectseeker.datasets.parsing import read_bytes
 from objectseeker.defense import Defense, spec_without_path
 from objectseeker.detectors import unverified_reason
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.atomic import write_atomic
 from objectseeker.files.images import expand_image_paths
 from objectseeker.files.remote import Url, is_url
@@ -134,6 +134,18 @@ def open_images(images: Any, *, fps: float | None = None, allow_outside_paths: b
     if len(inputs) > 1:
         raise ObjectSeekerError(f"{datasets[0]} is a dataset: give it alone, or images and folders")
     return ImageInputs.from_dataset(open_dataset(datasets[0], allow_outside_paths=allow_outside_paths))
+
+
+def select_inputs(source: ImageInputs, limit: int | None, sample: int | None) -> ImageInputs:
+    """Return the first images of a source, or as many of all, drawn at random."""
+    if limit is not None and sample is not None:
+        raise ObjectSeekerError(f"give limit (the first images) or sample (some of all): got {limit!r} and {sample!r}")
+    chosen = list(range(len(source.sources)))
+    if limit is not None:
+        chosen = chosen[: require_count(limit, "limit")]
+    if sample is not None:
+        chosen = sorted(np.random.default_rng(0).permutation(chosen)[: require_count(sample, "sample")].tolist())
+    return replace(source, sources=[source.sources[number] for number in chosen])
 
 
 def is_dataset_spec(source: str) -> bool:

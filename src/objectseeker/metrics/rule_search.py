@@ -300,6 +300,14 @@ class RuleSearch:
             entries = [entry for entry in entries if entry not in dropped]
         return None
 
+    def rivals(self, price: float, count: int) -> list[Rule]:
+        """Return the rules with the highest bounds of their gain among those that keep a price."""
+        entries = [entry for number in range(len(self.shapes)) if (entry := self._entry(number, price)) is not None]
+        kept = [entry for entry in entries if self._keeps(entry, price)]
+        self._refine(kept, price)
+        kept.sort(key=lambda entry: -entry.gain)
+        return [self.rule(entry.shape, entry.step) for entry in kept[:count]]
+
     def rule(self, shape: int, step: int) -> Rule:
         return self.shapes[shape].rule(self.base_threshold, float(self.thresholds[step]))
 
