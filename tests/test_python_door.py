@@ -51,7 +51,7 @@ def test_the_command_line_gives_the_same_numbers(names, folder):
     assert slices == json.loads(json.dumps([one.to_row() for one in names["evaluation"].by("size")]))
     assert evaluated["intervals"]["defended.certified_recall.far"][0] < evaluated["defended"]["certified_recall"]["far"]
 
-    arguments = ["again", "--policy", "policy.toml", "--defense", "defense.json", "--json"]
+    arguments = ["again", "--policy", "policy.toml", "--defense", "defense.json", "--allow-tuned-images", "--json"]
     judged = json.loads(run(folder, "gate", *arguments).stdout)
     assert judged["requirements"] == json.loads(json.dumps(names["verdict"].to_dict()["requirements"]))
 

@@ -93,9 +93,7 @@ def detect(
     source = open_images(images, fps=fps, allow_outside_paths=allow_outside_paths)
     if isinstance(source, Video):
         if sample is not None:
-            raise ObjectSeekerError(
-                f"frames follow each other: got sample={sample!r} for a video. Use limit or stride."
-            )
+            raise ObjectSeekerError(f"sample draws images, not frames: got {sample!r}. Use limit or stride.")
     else:
         source = select_inputs(source, limit, sample)
     selection = FrameSelection(stride=stride, start=start, end=end, limit=limit)
