@@ -82,7 +82,7 @@ class PendingFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSelection:
-    """The frames that are used: every `stride`-th from `start` until before `end`, in seconds; at most `limit`."""
+    """The frames in use: every `stride`-th from `start` until before `end` (seconds), up to `limit`."""
 
     stride: int = 1
     start: float = 0.0
