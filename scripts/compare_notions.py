@@ -72,7 +72,7 @@ def by_notion(observation: Observation, truth: Detections, rule: Rule, patch: Pa
     members = np.flatnonzero(rule.proving_pairs(observation, truth, 0.0, "exact")[:, 0] & (evidence > 0))
     weight, mask = certified_weights(evidence[members]), observation.mask_index[members]
     boxes = observation.all_masked.xyxy[members]
-    joined = certain_neighbors(boxes, boxes, rule.cluster_distance)
+    joined = certain_neighbors(boxes, boxes, rule.cluster_distance, 0)
     size = patch_sizes(patch, observation.width, observation.height, 1)
     allowed = PatchPositions.of(truth.xyxy, observation.width, observation.height).allowed(patch.location, size)[0]
     present = classes_of(observation.masks, allowed, (int(size[0, 0]), int(size[0, 1])))[:, mask]

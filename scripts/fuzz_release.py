@@ -190,7 +190,8 @@ class Policies(Release):
         os.chdir(self.folder)
         if by_command:
             words = [*GATE, "--attack-results", "attack.json", "--baseline", "run"]
-            return _judge_command([str(file) if word == "policy.toml" else word for word in words])
+            _judge_command([str(file) if word == "policy.toml" else word for word in words])
+            return None
         try:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
@@ -216,7 +217,8 @@ class Attacks(Release):
         file, by_command = made
         os.chdir(self.folder)
         if by_command:
-            return _judge_command([*GATE, "--attack-results", str(file)], refuted=3)
+            _judge_command([*GATE, "--attack-results", str(file)], refuted=3)
+            return None
         attack, rows = read_attack(file)
         read_recall(file, self.defense, attack.patch, certification_threshold=attack.certification_threshold)
         flags = ("found_defended", "found_undefended", "guarantee_broken", "certified", "vacuous")

@@ -38,6 +38,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[threads] = "1"
@@ -124,7 +125,7 @@ class Mutant:
     make: Callable[[], ast.Module]
 
 
-Change = tuple[str, str, str, Callable[[ast.AST], ast.AST | list[ast.AST]]]  # operator, was, is, the node anew
+Change = tuple[str, str, str, Callable[[Any], Any]]  # operator, was, is, the node anew
 
 
 def changes(node: ast.AST, scalars: frozenset[str]) -> Iterator[Change]:
@@ -227,7 +228,7 @@ def _set(node: ast.AST, **changed: object) -> ast.AST:
 
 def _with_op(node: ast.AST, index: int) -> ast.AST:
     assert isinstance(node, ast.Compare)
-    node.ops[index] = SWAPPED[type(node.ops[index])]()  # type: ignore[assignment]
+    node.ops[index] = cast(ast.cmpop, SWAPPED[type(node.ops[index])]())
     return node
 
 

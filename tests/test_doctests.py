@@ -24,8 +24,10 @@ def test_examples_run(name, tmp_path, monkeypatch):
     assert doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS, report=True).failed == 0
 
 
-PACKAGES = ("attack", "core.rules", "datasets", "detectorguard", "detectors", "gate", "inference", "interop", "metrics")
-PACKAGES += ("report", "training")
+PACKAGES = [
+    *("attack", "core.rules", "datasets", "detectorguard", "detectors", "gate", "inference", "interop", "metrics"),
+    *("report", "training"),
+]
 
 
 def test_everything_public_shows_a_call():
