@@ -309,15 +309,14 @@ def decide(
     """
     surroundings = PatchPositions.of(objects, width, height)
     size = [patch_sizes(patch, width, height, len(objects)) for patch in patches]
-    allowed = [surroundings.allowed(patch.location, of_patch) for patch, of_patch in zip(patches, size, strict=True)]
-    certified, vacuous = _by_lines(safe_lines, size, allowed)
+    certified, vacuous = _by_lines(safe_lines, surroundings, patches, size)
     possible = certified | np.broadcast_to(beyond_lines, certified.shape)
     several = np.array([patch.count > 1 for patch in patches], dtype=np.bool_)
     certified = np.where(several[:, None], vacuous, certified)  # lines say nothing about several patches
     outside = np.array([patch.owns_outside for patch in patches], dtype=np.bool_)
     only_outside = np.array([patch.location == "outside" for patch in patches], dtype=np.bool_)
-    grown = surroundings.grown()
-    if outside.any():
+    grown = surroundings.grown() if outside.any() else None
+    if grown is not None:
         assert inside_boxes is not None
         alone, together = inside_boxes(grown)
         vacuous[outside] = False
@@ -327,10 +326,13 @@ def decide(
         certified[only_outside] = alone
     undecided = possible & ~certified
     if undecided.any():
+        allowed = [
+            surroundings.allowed(patch.location, of_patch) for patch, of_patch in zip(patches, size, strict=True)
+        ]
         for n in np.flatnonzero(undecided.any(axis=0)).tolist():
             proof = proof_of(n)
             inside, proven_inside = proof, False
-            if undecided[outside, n].any():
+            if grown is not None and undecided[outside, n].any():
                 inside = proof.inside(grown[n])
                 proven_inside = inside.few_views(np.ones(len(proof.masks), np.bool_)) is not None
             for p in np.flatnonzero(undecided[:, n]).tolist():
@@ -376,7 +378,9 @@ def find_safe_lines(safe: Bools, masks: Masks) -> Ints:
     return lines
 
 
-def _by_lines(safe_lines: Ints, sizes: Sequence[Ints], allowed: Sequence[Ints]) -> tuple[Bools, Bools]:
+def _by_lines(
+    safe_lines: Ints, surroundings: PatchPositions, patches: Sequence[Patch], sizes: Sequence[Ints]
+) -> tuple[Bools, Bools]:
     """Return `certified` and `vacuous` (P, N) by the safe lines only, for one patch each.
 
     The positions that escape every safe mask other than bands form one rectangle, so an object is certified iff that
@@ -384,7 +388,8 @@ def _by_lines(safe_lines: Ints, sizes: Sequence[Ints], allowed: Sequence[Ints]) 
     """
     certified = np.empty((len(sizes), len(safe_lines)), dtype=np.bool_)
     vacuous = np.empty_like(certified)
-    for p, (size, rectangles) in enumerate(zip(sizes, allowed, strict=True)):
+    for p, (patch, size) in enumerate(zip(patches, sizes, strict=True)):
+        rectangles = surroundings.allowed(patch.location, size)
         first = np.maximum(rectangles[..., :2], (safe_lines[:, :2] - size + 1)[:, None])
         last = np.minimum(rectangles[..., 2:], (safe_lines[:, 2:] - 1)[:, None])
         certified[p] = ~(first <= last).all(axis=-1).any(axis=-1)

@@ -66,7 +66,9 @@ class Masks:
     keeps something.
 
     `removed` (M, R, 4) covers what each mask removes with R strips at most, empty ones last. `is_line` (M, 4) says
-    which edges of the rectangle lie inside the image, and `along` (M, 2) across which axes there are any.
+    which edges of the rectangle lie inside the image, and `along` (M, 2) across which axes there are any. `has_bands`:
+    some mask is a band, about which the safe lines of a certificate say nothing. `has_one_axis`: every mask has lines
+    across one axis only, so x alone or y alone decides whether it removes a patch.
     """
 
     width: int
@@ -76,6 +78,8 @@ class Masks:
     removed: Ints = field(init=False)
     is_line: Bools = field(init=False)
     along: Bools = field(init=False)
+    has_bands: bool = field(init=False)
+    has_one_axis: bool = field(init=False)
 
     def __post_init__(self) -> None:
         width, height = require_count(self.width, "width"), require_count(self.height, "height")
@@ -97,21 +101,13 @@ class Masks:
         for name, value in made.items():
             value.setflags(write=False)
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "has_bands", bool(is_band.any()))
+        object.__setattr__(self, "has_one_axis", not along.all(axis=1).any())
 
     @property
     def extent(self) -> Ints:
         """Width and height, by axis."""
         return np.array([self.width, self.height])
-
-    @property
-    def has_bands(self) -> bool:
-        """Return whether some mask is a band, about which the safe lines of a certificate say nothing."""
-        return bool(self.is_band.any())
-
-    @property
-    def has_one_axis(self) -> bool:
-        """Return whether every mask has lines across one axis only, so x alone or y alone decides."""
-        return not self.along.all(axis=1).any()
 
     @property
     def kept(self) -> Ints:
