@@ -8,17 +8,13 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
+RELATIVE = r"\((?![a-z]+:|#)([^)\s]+)\)"  # what follows the label of a link
 
 
 def absolute_links(text: str, repository: str, version: str) -> str:
     """Point relative links of Markdown at the files of a release; of images, at their content."""
-
-    def absolute(match: re.Match[str]) -> str:
-        image, label, target = match.groups()
-        return f"{image}{label}({repository}/{'raw' if image else 'blob'}/v{version}/{target})"
-
-    return LINK.sub(absolute, text)
+    images = re.sub(rf"(!\[[^\]]*\]){RELATIVE}", rf"\1({repository}/raw/v{version}/\2)", text)
+    return re.sub(rf"\]{RELATIVE}", rf"]({repository}/blob/v{version}/\1)", images)
 
 
 class ReadmeHook(MetadataHookInterface):  # type: ignore[misc]  # Any where hatchling is not installed
