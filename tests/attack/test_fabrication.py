@@ -122,3 +122,18 @@ def test_the_patch_is_where_the_threat_allows_it_for_the_wanted_box(photo):
     dy = max(wanted.box[1] - y - tall, y - wanted.box[3], 0)
     assert dx > 12.8 or dy > 9.6
     assert Path(photo).is_file()
+
+
+def test_the_loss_wants_the_class_to_win_where_only_the_best_counts():
+    torch = pytest.importorskip("torch")
+    boxes = torch.tensor([[[0.0, 0, 10, 10], [50, 50, 60, 60]]])
+    wanted, labels = torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([1])
+
+    def loss(first, second, every_class=False):
+        scores = torch.tensor([[[first, second], [0.01, 0.99]]])
+        return float(fabrication_module.fabricating_loss(boxes, scores, wanted, labels, every_class))
+
+    assert loss(0.1, 0.9) == 0
+    assert loss(0.95, 0.9) > 0.7  # the other class wins
+    assert loss(0.95, 0.9, every_class=True) == 0
+    assert loss(0.1, 0.3) > loss(0.1, 0.5) > 0  # and the box at the other place does not count

@@ -21,7 +21,7 @@ import PIL.Image
 
 from objectseeker.attack.artifacts import save_image
 from objectseeker.attack.job import AttackSetup, Mode, no_progress, prepare_attack
-from objectseeker.attack.losses import LossTargets, planting_loss
+from objectseeker.attack.losses import ANCHORS_PER_PLANT, LOGIT_MARGIN, Tensor, logit, tensor_iou
 from objectseeker.attack.metrics import rate_with_interval
 from objectseeker.attack.optimizers import random_square
 from objectseeker.attack.pipeline import (
@@ -388,35 +388,33 @@ def _optimize(
         inputs = renderer.render(tensor([0]), corner, size, leaf).expand(len(views), -1, -1, -1)
         inputs = fill_views(inputs, tensor(plan.filled[views]), setup.pipeline.seeker.fill)
         boxes, scores = white.window_outputs(inputs, plan.window[views])
-        losses, _ = planting_loss(
-            boxes,
-            scores,
-            _loss_targets(wanted, box, len(views), scores.shape[2], tensor),
-            box[None].expand(len(views), -1, -1),
-            torch.ones(len(views), 1, dtype=torch.bool, device=white.device),
-        )
+        losses = fabricating_loss(boxes, scores, box, tensor(wanted.labels), white.detector.layout.every_class)
         loss = losses[0] + losses[1:].mean() if len(views) > 1 else losses[0]
         (gradient,) = torch.autograd.grad(loss, leaf)
-        if float(loss) < best_loss:
-            best, best_loss = patch.clone(), float(loss)
+        value = float(loss.detach())
+        if value < best_loss:
+            best, best_loss = patch.clone(), value
         velocity = MOMENTUM * velocity + gradient / gradient.abs().mean().clamp(min=1e-12)
         rate = FIRST_STEP * (LAST_STEP / FIRST_STEP) ** (step / budget.steps)
         patch = (patch - rate * velocity.sign()).clamp(0, 255)
     return best[0].round().byte().permute(0, 2, 3, 1).cpu().numpy(), best_loss
 
 
-def _loss_targets(wanted: WantedBox, box: Any, views: int, classes: int, tensor: Any) -> LossTargets:
-    wanted_classes = np.tile(np.isin(np.arange(classes), wanted.labels), (views, 1))
-    nothing = np.zeros(views, np.bool_)
-    return LossTargets(
-        box=box.expand(views, -1),
-        object_classes=tensor(wanted_classes),
-        score=tensor(np.full(views, WANTED_SCORE)).float(),
-        every_class=tensor(nothing),
-        relabels=tensor(nothing),
-        lines=tensor(np.full((views, 2, 2), np.inf)).float(),
-        edge=tensor(np.zeros((views, 2))).float(),
-    )
+def fabricating_loss(boxes: Tensor, scores: Tensor, wanted: Tensor, labels: Tensor, every_class: bool) -> Tensor:
+    """Return how far each view is from showing the wanted box: (N,).
+
+    `wanted` is (1, 4) in network pixels. Of the boxes that fit it most, the nearest counts. Unless every class of a box
+    counts, its wanted class must also exceed the others.
+    """
+    logits = logit(scores)
+    fit = tensor_iou(wanted[:, None], boxes)
+    best = fit.topk(min(ANCHORS_PER_PLANT, fit.shape[1]), dim=1)
+    own = logits[..., labels].amax(2).gather(1, best.indices)
+    lacking = (float(np.log(WANTED_SCORE / (1 - WANTED_SCORE))) + LOGIT_MARGIN - own).relu()
+    others = np.setdiff1d(np.arange(logits.shape[2]), labels.cpu().numpy())
+    if not every_class and len(others):
+        lacking = lacking + (logits[..., others].amax(2).gather(1, best.indices) - own + LOGIT_MARGIN).relu()
+    return (lacking + 4 * (1 - best.values)).amin(1)
 
 
 def _search(
