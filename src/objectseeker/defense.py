@@ -34,9 +34,9 @@ BATCH = 8  # views at a time, for a detector that does not make its own batches
 MOST_VIEWS = 65_536  # of a batch; an image has fewer
 FILE_KINDS = ("onnx", "ultralytics", "transformers")  # what follows the colon is, or may be, a file or folder
 
-# For any detector without a tuned rule: one masked box decides. At a base threshold of 0.5 it certifies 8 to 15 points
-# more of a detector's own boxes than the evidence rule below, for a tenth of a spurious box per image more, also of
-# detectors that it was not chosen on (docs/guides/tune.md).
+# For any detector without a tuned rule: one masked box decides. At a base threshold of 0.5 it certifies 11 to 16 points
+# more of a detector's own boxes than the evidence rule below, for 0.1 to 0.2 spurious boxes per image more, also of
+# detectors that it was not chosen on (docs/results/unlabeled.md).
 DEFAULT_SCHEDULE = ThresholdSchedule(alpha=0.5, beta=0.3)
 DEFAULT_RULE = DEFAULT_SCHEDULE.rule(Rule(filter_ioa=0.75, edge_factor=0.85, cluster_distance=0.3), 0.5)
 

@@ -9,7 +9,7 @@ import pytest
 from blobs_graph import NAMES, SIDE, write_graph
 from command import DETECTOR, run
 
-from objectseeker import Defense, Detections, ObjectSeekerError, Patch, Rule, gate, observe, open_run, tune
+from objectseeker import Defense, Detections, ObjectSeekerError, Patch, Rule, detect, gate, observe, open_run, tune
 
 IMAGES = 40
 GRID = ("--set", "filter_ioa=0.6", "--set", "edge_factor=1", "--set", "cluster_distance=0.1")
@@ -157,7 +157,7 @@ def test_what_cannot_be_reached_is_an_error_that_says_what_can(place, tuned):
 
 
 def test_a_callable_and_arrays_in_python(tmp_path):
-    def detect(images):
+    def find(images):
         found = []
         for image in images:
             ys, xs = np.nonzero(image.max(axis=2) == 255)
@@ -166,12 +166,12 @@ def test_a_callable_and_arrays_in_python(tmp_path):
             found.append(Detections(box, [0.9] * enough, [0] * enough))
         return found
 
-    result = tune((picture(n) for n in range(IMAGES)), detector=detect, masks="halves:5", threshold=0.5, spurious=0.3)
+    result = tune((picture(n) for n in range(IMAGES)), detector=find, masks="halves:5", threshold=0.5, spurious=0.3)
     assert result.best.held_out.spurious.value == 0
     assert result.best.held_out.certified["far"].value > 80
     (found,) = result.defense.build()([picture(99)])
     assert len(found) == 1
-    run_of = observe([picture(n) for n in range(IMAGES)], detect, out=tmp_path / "run", masks="halves:5")
+    run_of = observe([picture(n) for n in range(IMAGES)], find, out=tmp_path / "run", masks="halves:5")
     again = tune(run_of, threshold=0.5, spurious=0.3)
     assert again.best.to_dict() == result.best.to_dict()
     assert "tuned" in again._repr_html_()
@@ -190,8 +190,6 @@ def test_masks_within_a_budget_are_chosen_too(place, tuned):
 def test_a_folder_of_frames_is_a_video_without_pyav(place, tuned, monkeypatch):
     import sys
 
-    from objectseeker import detect
-
     monkeypatch.setitem(sys.modules, "av", None)
     done = detect(f"video:{place / 'photos'}", place / "tuned" / "defense.json", out=place / "frames")
     done.finish()
@@ -199,13 +197,12 @@ def test_a_folder_of_frames_is_a_video_without_pyav(place, tuned, monkeypatch):
 
 
 def test_detect_takes_some_of_the_images(place, tuned):
-    own = ("--defense", "tuned/defense.json", "--no-annotate", "--json")
-    first = json.loads(run(place, "detect", "photos", *own, "--limit", 3, "--out", "first").stdout)
-    drawn = json.loads(run(place, "detect", "photos", *own, "--sample", 5, "--out", "drawn").stdout)
-    assert (first["images"], drawn["images"]) == (3, 5)
-    frames = json.loads(run(place, "detect", "video:photos", *own, "--limit", 4, "--stride", 2, "--out", "few").stdout)
-    assert frames["frames"] == 4
-    run(place, "detect", "video:photos", *own, "--sample", 4, "--out", "none", code=2)
+    defense, images = place / "tuned" / "defense.json", place / "photos"
+    assert len(list(detect(images, defense, limit=3))) == 3
+    assert len(list(detect(images, defense, sample=5))) == 5
+    assert len(list(detect(f"video:{images}", defense, limit=4, stride=2))) == 4
+    with pytest.raises(ObjectSeekerError, match="sample draws images"):
+        detect(f"video:{images}", defense, sample=4)
 
 
 def test_settings_that_are_hardly_meant_draw_a_warning():

@@ -75,8 +75,6 @@ def detect(
     fps: Annotated[
         float | None, typer.Option(metavar="X", help="Of a folder of frames. Default: 25.", rich_help_panel="Video")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first images or frames.")] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="Only that many images, drawn at random.")] = None,
     class_map: ClassMap = None,
     allow_outside_paths: AllowOutsidePaths = False,
     device: Device = None,
@@ -108,8 +106,6 @@ def detect(
         start=0.0 if start is None else _seconds(start, "--start"),
         end=None if end is None else _seconds(end, "--end"),
         fps=fps,
-        limit=limit,
-        sample=sample,
         class_map=None if class_map is None else read_class_map(class_map),
         allow_outside_paths=allow_outside_paths,
         device=device,

@@ -25,9 +25,6 @@ from objectseeker.cli._console import (
     warn,
 )
 from objectseeker.cli._options import (
-    AllowOutsidePaths,
-    ClassMap,
-    Device,
     Json,
     Slices,
     TagsFile,
@@ -36,7 +33,6 @@ from objectseeker.cli._options import (
     open_run,
     parse_operating_point,
     print_rule,
-    read_class_map,
     tags_and_slices,
 )
 from objectseeker.cli._settings import change_settings
@@ -82,13 +78,11 @@ def tune(
         list[str] | None,
         typer.Option(metavar="RECIPE", help="Masks to use; of a run, among its masks. [halves:30]"),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Number of images to observe, the first ones.")] = None,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Number of images to observe, drawn at random. [200]")
     ] = None,
     split: Annotated[float, typer.Option(help="Share of the images that are searched; the others measure.")] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of the split.")] = 0,
-    processes: Annotated[int | None, typer.Option(min=1, help="Processes that search. Default: one per core.")] = None,
     max_ap_loss: Annotated[
         float | None,
         typer.Option(metavar="POINTS", help="Clean AP50 that may be lost, in points.", rich_help_panel=LABELS),
@@ -107,9 +101,6 @@ def tune(
     ] = None,
     tags: TagsFile = None,
     slices: Slices = None,
-    class_map: ClassMap = None,
-    device: Device = None,
-    allow_outside_paths: AllowOutsidePaths = False,
     as_json: Json = False,
     *,
     threat: ThreatModelOptions,
@@ -136,8 +127,6 @@ def tune(
     by_labels = next((name for name, value in labels.items() if value), None)
     if by_labels and (threshold is not None or spurious is not None or latency is not None):
         raise ObjectSeekerError(f"{by_labels} states the price by labels: omit --threshold, --spurious and --latency")
-    if limit is not None and sample is not None:
-        raise ObjectSeekerError("give --limit (the first images) or --sample (some of all), not both")
     fixed, of_detector = _fixed_settings(settings or ())
     model = threat.threat_model()
     if (Path(source) / "run.json").is_file():
@@ -154,12 +143,12 @@ def tune(
         recipe = masks_for_budget(max(passes) if passes else None, model) if not masks else parse_recipe(masks[0])
         defense = change_settings(Defense.for_detector(detector, masks=recipe), of_detector)
         stored, recipes = (
-            _observe(source, defense, out / "run", limit, sample, seed, class_map, device, allow_outside_paths),
+            _observe(source, defense, out / "run", sample, seed),
             [],
         )
     if not stored.has_detector:
         warn("the run does not say how its detector is loaded: what is found is shown, but no defense is written")
-    request = _Request(stored, source, passes or [], recipes, fixed, model, seed, processes, out, as_json)
+    request = _Request(stored, source, passes or [], recipes, fixed, model, seed, out, as_json)
     if by_labels:
         broken = _tune_by_labels(request, max_ap_loss, operating_point, tags, slices)
     else:
@@ -180,7 +169,6 @@ class _Request:
     fixed: dict[str, tuple[float, ...]]  # settings of the rule that are not searched
     threat: ThreatModel
     seed: int
-    processes: int | None
     out: Path | None
     as_json: bool
 
@@ -203,12 +191,8 @@ def _observe(
     source: str,
     defense: Defense,
     folder: Path,
-    limit: int | None,
     sample: int | None,
     seed: int,
-    class_map: str | None,
-    device: str | None,
-    allow_outside_paths: bool,
 ) -> Run:
     """Observe the images of a source in a folder next to the results, after an estimate of the time."""
     from objectseeker.detectors import load_detector
@@ -217,22 +201,22 @@ def _observe(
     from objectseeker.runs.manifest import ObservationSettings
     from objectseeker.runs.observe import dataset_of, observe, plan_run, time_view
 
-    count = limit or sample or DEFAULT_SAMPLE
+    count = sample or DEFAULT_SAMPLE
     video = is_video(source)
     if video and not (folder / "run.json").is_file():
         data = dataset_of(_frames(source, count), folder)
     elif video:  # its frames are stored already
         data = dataset_of(folder / "images", folder)
     else:
-        data = dataset_of(source, folder, allow_outside_paths=allow_outside_paths)
-    order = None if video or limit is not None or len(data) <= count else seed
+        data = dataset_of(source, folder)
+    order = None if video or len(data) <= count else seed
     for warning in data.warnings:
         warn(warning)
     stored = ObservationSettings.from_defense(defense)
     plan = plan_run(data, stored, limit=count)
     drawn = "" if order is None else f" drawn with seed {order} from {len(data):,}"
     cost = f"{plan.images:,} images{drawn} x {plan.views_per_image:,} views = {plan.forward_passes:,} forward passes"
-    loaded = load_detector(defense.detector, device=device, **defense.options)
+    loaded = load_detector(defense.detector, **defense.options)
     if not (folder / "run.json").is_file():
         seconds = time_view(data, loaded, stored, limit=count, seed=order)
         cost += f", {1000 * seconds:.1f} ms each here: about {describe_duration(plan.forward_passes * seconds)}"
@@ -244,8 +228,6 @@ def _observe(
             out=folder,
             limit=count,
             seed=order,
-            class_map=None if class_map is None else read_class_map(class_map),
-            device=device,
             on_progress=bar.update,
             on_warning=warn,
         )
@@ -283,7 +265,6 @@ def _tune_without_labels(
             split=split,
             seed=request.seed,
             grid=metrics.RuleGrid(**request.fixed),
-            processes=request.processes,
             on_progress=stages.update,
         )
     assert isinstance(tuning, metrics.Tuning)
@@ -311,6 +292,7 @@ def _tune_by_labels(
     from objectseeker.cli._tuning_tables import render_tuning, save_tuning, tuning_dict
     from objectseeker.metrics import SearchSpace, SearchSpec
     from objectseeker.metrics.ap_search import tune_with_labels
+    from objectseeker.metrics.image_set import default_process_count
 
     run, out = request.run, request.out
     point = parse_operating_point(operating_point)
@@ -326,7 +308,7 @@ def _tune_by_labels(
     if request.passes:
         floors = run.manifest.observation_settings
         search = SearchSpec(mask_floor=floors.mask_floor, base_floor=floors.base_floor, **limits)
-        processes = request.processes or 1
+        processes = default_process_count(len(run.indices))
         _tune_within_budget(run, search, request.passes, request.masks, processes, out, request.as_json)
         return None
     with progress("settings tried", 0) as bar:
