@@ -207,6 +207,7 @@ def table(options: argparse.Namespace) -> None:
         for label, named in (row.defenses or {"": "default"}).items()
     ]
     jobs = [(options.out, row.name, named, folder, area) for row, _, named, folder in pairs for area in (0.01, 0.04)]
+    jobs = [job if pairs[n // 2][1] else (*job[:4], 0.01) for n, job in enumerate(jobs)]  # the second one is for `lost`
     with ProcessPoolExecutor(options.processes) as pool:
         files = list(pool.map(evaluate_pair, jobs))
     results: dict[str, dict[str, Any]] = {}
@@ -247,7 +248,7 @@ def evaluate_pair(job: tuple[Path, str, str, Path, float]) -> Path:
         defense = run.defense() if named in ("default", "paper") else run.bind_defense(Defense.load(named))
         if named == "paper":
             defense = change_settings(defense, PUBLISHED)
-        found = evaluate_attacked(run, attacked, defense, threat=ThreatModel(area=area))
+        found = evaluate_attacked(run, attacked, defense, threat=ThreatModel(area=area), intervals=False)
         file.parent.mkdir(exist_ok=True)
         save_json(file, found.to_dict())
     return file

@@ -168,6 +168,14 @@ def test_equal_images_have_no_changed_rectangle():
     assert patch_explains(None, Patch(), np.array([BOX], float), *SIZE).all()
 
 
+def test_a_vacuous_certificate_is_about_no_image():
+    """No position is far from an object that fills the image: it counts as certified far, and may be lost."""
+    everything = np.array([[0.0, 0.0, *SIZE]])
+    assert not patch_explains(None, Patch(location="far"), everything, *SIZE).any()
+    assert not patch_explains(np.array([1, 1, 3, 3]), Patch(location="far"), everything, *SIZE).any()
+    assert patch_explains(None, Patch(location="over"), everything, *SIZE).all()
+
+
 def test_the_command_from_the_images_to_the_table(tmp_path):
     """observe, attack with a given patch, observe, evaluate --attacked: as a user does it."""
     source = """

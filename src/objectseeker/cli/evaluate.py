@@ -52,6 +52,10 @@ def evaluate(
         Path | None,
         typer.Option(metavar="FILE", help="Write the certificates of every object, as CSV.", rich_help_panel="Output"),
     ] = None,
+    claim: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a claim that others can check, as JSON.", rich_help_panel="Output"),
+    ] = None,
     figures: Annotated[
         Path | None,
         typer.Option(
@@ -97,6 +101,7 @@ def evaluate(
     Example:  objectseeker evaluate runs/voc --tags tags.csv --by weather --by class
     Example:  objectseeker evaluate runs/voc --objects certificates.csv
     Example:  objectseeker evaluate runs/voc --attacked runs/voc-attacked
+    Example:  objectseeker evaluate runs/voc --claim claims/mine.json
     Example:  objectseeker evaluate runs/plain runs/masked --cross-tune 1 --operating-point clean_recall=0.8
     Example:  objectseeker evaluate runs/mot --window 8 --max-motion 2 --max-motion any
     """
@@ -134,6 +139,10 @@ def evaluate(
     times = 1 if point.keys() <= {"base_threshold"} else 2  # that the images are read
     with progress("evaluating", times * len(run.indices)) as bar:
         found = metrics.evaluate(run, chosen, threat=model, **point, tracks=criteria, on_image=bar.advance)
+    if claim is not None:
+        from objectseeker.metrics.claim import make_claim
+
+        make_claim(claim.stem, run, found).save(claim)
     deployed = found.deployed or chosen
     under_attack = None
     if attacked is not None:

@@ -159,6 +159,7 @@ def evaluate_attacked(
     clean_recall: float | None = None,
     base_threshold: float | None = None,
     fppi: float | None = None,
+    intervals: bool = True,
     on_image: OnImage = lambda: None,
 ) -> AttackedEvaluation:
     """Measure a defense on clean images and on the same images under attack.
@@ -173,6 +174,7 @@ def evaluate_attacked(
         clean_recall: Measure at this clean recall, a fraction.
         base_threshold: Measure at this base threshold.
         fppi: Measure with at most this many false positives per clean image.
+        intervals: Whether to compute confidence intervals, differences and fabricated boxes.
         on_image: Called whenever an image is done.
 
     Raises:
@@ -192,14 +194,19 @@ def evaluate_attacked(
         run.label_map,
         settings_for(run, defense, threat=model, **point),
         defense=defense,
+        intervals=intervals,
         on_image=on_image,
     )
     if clean.defended.point is None or clean.deployed is None:
         raise ObjectSeekerError(clean.defended.caveat() or "the clean images have no such operating point")
     deployed = clean.deployed
     settings = settings_for(run, deployed, threat=model)
-    under_attack = evaluate_images(attacked_images, run.label_map, settings, defense=deployed, on_image=on_image)
+    under_attack = evaluate_images(
+        attacked_images, run.label_map, settings, defense=deployed, intervals=intervals, on_image=on_image
+    )
     counts, lost, outside_threat = _compare_images(clean_images, attacked_images, run.label_map, clean)
+    if not intervals:
+        return AttackedEvaluation(clean, under_attack, {}, lost, outside_threat, {})
     known, compared = evaluation_metrics(clean), evaluation_metrics(under_attack)
     differences = {
         f"{system}.{key}": difference_interval(
@@ -328,11 +335,14 @@ def changed_rectangle(clean: Image, attacked: Image) -> Ints | None:
 
 
 def patch_explains(rectangle: Ints | None, patch: Patch, boxes: Floats, width: int, height: int) -> Bools:
-    """Return for which objects the changed pixels fit into a patch at a position that the threat allows."""
-    if rectangle is None:
-        return np.ones(len(boxes), np.bool_)
+    """Return for which objects the changed pixels fit into a patch at a position that the threat allows.
+
+    An equal image is one with any patch; but a vacuous certificate, of an object that no position is allowed for, is
+    about no image.
+    """
     sizes = patch_sizes(patch, width, height, len(boxes))
     allowed = PatchPositions.of(boxes, width, height).allowed(patch.location, sizes)  # (N, R, 4)
-    first = np.maximum(allowed[..., :2], (rectangle[2:] - sizes)[:, None])
-    last = np.minimum(allowed[..., 2:], rectangle[:2])
+    first, last = allowed[..., :2], allowed[..., 2:]
+    if rectangle is not None:
+        first, last = np.maximum(first, (rectangle[2:] - sizes)[:, None]), np.minimum(last, rectangle[:2])
     return np.asarray((first <= last).all(axis=-1).any(axis=-1))
