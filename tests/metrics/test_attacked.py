@@ -174,6 +174,7 @@ def test_a_vacuous_certificate_is_about_no_image():
     assert not patch_explains(None, Patch(location="far"), everything, *SIZE).any()
     assert not patch_explains(np.array([1, 1, 3, 3]), Patch(location="far"), everything, *SIZE).any()
     assert patch_explains(None, Patch(location="over"), everything, *SIZE).all()
+    assert not patch_explains(None, Patch(location="outside"), everything, *SIZE).any()
 
 
 def test_the_command_from_the_images_to_the_table(tmp_path):

@@ -286,8 +286,8 @@ def _compare_images(
     threshold = rule.resolve_threshold(threat.certification_threshold)
     measure = iou if rule.overlap == "iou" else ioa
     fabricated: dict[str, list[int]] = {system: [] for system in SYSTEMS}
-    certified: dict[str, int] = dict.fromkeys(PATCH_LOCATIONS, 0)
-    lost: dict[str, int] = dict.fromkeys(PATCH_LOCATIONS, 0)
+    certified: dict[str, int] = dict.fromkeys(threat.locations, 0)
+    lost: dict[str, int] = dict.fromkeys(threat.locations, 0)
     outside = 0
     for n, (before, after) in enumerate(zip(clean_images, attacked_images, strict=True)):
         outputs = [
@@ -338,8 +338,10 @@ def patch_explains(rectangle: Ints | None, patch: Patch, boxes: Floats, width: i
     """Return for which objects the changed pixels fit into a patch at a position that the threat allows.
 
     An equal image is one with any patch; but a vacuous certificate, of an object that no position is allowed for, is
-    about no image.
+    about no image. Patches anywhere outside an object are not counted: the result is then False.
     """
+    if patch.owns_outside:
+        return np.zeros(len(boxes), np.bool_)
     sizes = patch_sizes(patch, width, height, len(boxes))
     allowed = PatchPositions.of(boxes, width, height).allowed(patch.location, sizes)  # (N, R, 4)
     first, last = allowed[..., :2], allowed[..., 2:]
