@@ -205,6 +205,13 @@ class PatchPositions:
         ends = np.concatenate([np.maximum(self.near_first, 0), np.minimum(self.near_last, self.limit)], axis=1)
         return np.asarray(ends)
 
+    def _touching_grown(self, patch: Ints) -> Ints:
+        """Return the positions of patches that touch a pixel wholly inside the grown box; none if it has none."""
+        grown = self.grown()
+        has_pixels = (grown[:, :2] < grown[:, 2:]).all(axis=1, keepdims=True)
+        touching = np.concatenate([grown[:, :2] - patch + 1, grown[:, 2:] - 1], axis=1)
+        return np.where(has_pixels, touching, np.concatenate([self.limit, -patch], axis=1))
+
     def allowed(self, location: PatchLocation, patch: Ints) -> Ints:
         """Return the allowed positions of patches of size `patch` (N, 2): (N, R, 4), R rectangles per object.
 
@@ -220,16 +227,9 @@ class PatchPositions:
             rectangles = [over]
         else:
             near = np.concatenate([self.near_first - patch, self.near_last], axis=1)
-            grown = self.grown()
-            has_pixels = (grown[:, :2] < grown[:, 2:]).all(axis=1, keepdims=True)
-            touching = np.concatenate([grown[:, :2] - patch + 1, grown[:, 2:] - 1], axis=1)
-            none = np.concatenate([all_last + 1, all_first - 1], axis=1)  # so that nothing is taken away
-            within = np.where(has_pixels, touching, none)
-            outer, inner = {
-                "far": (everywhere, near),
-                "close": (near, over),
-                "outside": (everywhere, within),
-            }[location]
+            outer = near if location == "close" else everywhere
+            inner = {"far": near, "close": over}.get(location)
+            inner = self._touching_grown(patch) if inner is None else inner
             # outer minus inner, as four rectangles that overlap at the corners: inner is always within outer or
             # beyond the image, where clipping below empties what does not exist.
             rectangles = []
