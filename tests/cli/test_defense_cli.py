@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -126,6 +127,16 @@ def test_no_verb_has_more_than_20_options_and_help_fits_on_a_line():
         options = [one for one in command.params if one.param_type_name == "option" and one.name not in GLOBAL_OPTIONS]
         assert len(options) <= 20, verb
         assert all(0 < len(one.help) <= 100 for one in options), verb
+
+
+def test_every_option_is_one_line_of_help(tmp_path):
+    """In a terminal of 100 columns every line of a panel is an option or an argument of its own."""
+    for verb in commands(program()):
+        words = [sys.executable, "-m", "objectseeker.cli", *verb.split(), "--help"]
+        text = subprocess.run(words, env=os.environ | {"COLUMNS": "100"}, capture_output=True, text=True).stdout
+        lines = [line[1:-1].strip(" *") for line in text.splitlines() if line.startswith("│")]
+        first = re.compile(r"-|[A-Z]|\[[A-Z]|\[required\]|(new|show|set) ")
+        assert all(first.match(line) for line in lines), (verb, lines)
 
 
 @pytest.mark.parametrize("verb", [(), ("detect",)])

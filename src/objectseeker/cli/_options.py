@@ -146,7 +146,12 @@ class PatchOptions:
     patch_count: PatchCount = 1
     patch_location: Annotated[
         str,
-        typer.Option(metavar="LOCATION", help="far, close, over, anywhere or outside.", rich_help_panel="Threat"),
+        typer.Option(
+            metavar="LOCATION",
+            help="far, close, over, anywhere or outside. [over]",
+            show_default=False,
+            rich_help_panel="Threat",
+        ),
     ] = "over"
 
     def patch(self) -> Patch:

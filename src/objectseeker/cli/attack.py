@@ -44,9 +44,7 @@ def attack(
     restarts: Annotated[
         int | None, typer.Option(metavar="N", help="Patches per object. [3]", show_default=False)
     ] = None,
-    goal: Annotated[
-        str, typer.Option(help="hide objects, fabricate boxes, or flip labels of objects.", metavar="GOAL")
-    ] = "hide",
+    goal: Annotated[str, typer.Option(help="hide objects, fabricate boxes or flip labels.", metavar="GOAL")] = "hide",
     universal: Annotated[
         str | None,
         typer.Option(

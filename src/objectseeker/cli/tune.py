@@ -53,36 +53,37 @@ LABELS = "Price by labels"
 @app.command()
 @expand_groups
 def tune(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A run; or images to observe: a folder, a dataset, a video.")
-    ],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A run, a folder, a dataset or a video.")],
     detector: Annotated[
         str | None, typer.Option("--detector", "-d", metavar="SPEC", help="Detector. Not needed for a run.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for defense.json, tables, a plot and the run.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for defense.json, tables and the run.", rich_help_panel="Output"),
+    ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Score at which the detector is deployed. Default: that of the best F1, else 0.5."),
+        typer.Option(metavar="X", help="Score at which the detector is deployed."),
     ] = None,
     spurious: Annotated[
-        float | None, typer.Option(help="Boxes that masks may add to a clean image, at most. [0.25]")
+        float | None, typer.Option(metavar="X", help="Boxes masks may add per clean image. [0.25]")
     ] = None,
     passes: Annotated[
         list[int] | None,
-        typer.Option(help="Forward passes per image at most: choose the masks, too."),
+        typer.Option(metavar="N", help="Forward passes per image: choose masks, too."),
     ] = None,
     latency: Annotated[
-        float | None, typer.Option(metavar="MS", help="Milliseconds per image on this machine: choose the masks, too.")
+        float | None, typer.Option(metavar="MS", help="Milliseconds per image: choose masks, too.")
     ] = None,
     masks: Annotated[
         list[str] | None,
         typer.Option(metavar="RECIPE", help="Masks to use; of a run, among its masks. [halves:30]"),
     ] = None,
-    sample: Annotated[
-        int | None, typer.Option(min=1, help="Number of images to observe, drawn at random. [200]")
-    ] = None,
-    split: Annotated[float, typer.Option(help="Share of the images that are searched; the others measure.")] = 0.5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample and of the split.")] = 0,
+    sample: Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of images to observe. [200]")] = None,
+    split: Annotated[
+        float, typer.Option(metavar="X", help="Share of the images to search. [0.5]", show_default=False)
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of --sample and of the split.")] = 0,
     max_ap_loss: Annotated[
         float | None,
         typer.Option(metavar="POINTS", help="Clean AP50 that may be lost, in points.", rich_help_panel=LABELS),
@@ -96,7 +97,7 @@ def tune(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help=f"Fix {', '.join(FIXABLE)}; or set an option of the detector.",
+            help="Fix a setting instead of searching it.",
         ),
     ] = None,
     tags: TagsFile = None,
@@ -112,7 +113,9 @@ def tune(
     interval, the one is chosen that certifies most of the detector's own boxes. The images are split in two: one part
     is searched, the other measures exactly the rule that is written. Exit code 1: it breaks the promise there.
 
-    With annotations the price may be --max-ap-loss at an --operating-point instead, as in the paper.
+    The default threshold is that of the best F1 where there are annotations, otherwise 0.5. --set fixes filter_ioa,
+    edge_factor and cluster_distance, or sets an option of the detector. With annotations the price may be --max-ap-loss
+    at an --operating-point instead, as in the paper.
 
     Example:  objectseeker tune photos/ --detector onnx:model.onnx --threshold 0.4 --out tuned
     Example:  objectseeker tune clip.mp4 --detector onnx:model.onnx --latency 500 --out tuned
