@@ -204,7 +204,6 @@ def test_tune_reports_both_halves_and_both_rules(workplace):
             "the run stores none below 0.1",
         ),
         (["evaluate", "run", "--set", "evidence_alpha=2"], "evidence_alpha must lie"),
-        (["evaluate", "run", "--bound", "best"], "'best'"),
         (["evaluate", "run", "--operating-point", "fppi=-1"], "fppi must be at least 0: got -1.0"),
         (["evaluate", "run", "--operating-point", "recall=0.8"], "clean_recall, fppi, base_threshold"),
         (["evaluate", "run", "--by", "weather"], "no tags are called 'weather': give --tags FILE"),

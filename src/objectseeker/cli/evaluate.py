@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,9 +65,6 @@ def evaluate(
     *,
     threat: ThreatModelOptions,
     tracks: TrackOptions,
-    bound: Annotated[
-        str, typer.Option(metavar="BOUND", help="Bound: exact or paper.", rich_help_panel="Threat")
-    ] = "exact",
     cross_tune: Annotated[
         float | None,
         typer.Option(
@@ -110,8 +106,7 @@ def evaluate(
     from objectseeker.metrics.evaluation import settings_for
     from objectseeker.metrics.slices import measure_slices
 
-    chosen_bound: Any = bound  # ThreatModel rejects unknown bounds
-    point, model = parse_operating_point(operating_point), replace(threat.threat_model(), bound=chosen_bound)
+    point, model = parse_operating_point(operating_point), threat.threat_model()
     if cross_tune is not None or len(runs) > 1:
         _compare([open_run(path) for path in runs], defense, model, point, cross_tune, out, as_json)
         return
