@@ -52,9 +52,9 @@ def test_a_table_has_one_column_for_every_number():
     (row,) = next(certify_images(noisy(2, 1), VOCABULARY, PAPER.rule, THREAT))
     (cells,) = csv.DictReader(io.StringIO(to_csv([row.to_csv_row()])))
     assert tuple(float(cells[name]) for name in ("x1", "y1", "x2", "y2")) == row.box
-    assert tuple(int(cells[name]) for name in ("XL", "YT", "XR", "YB")) == row.safe_lines
+    assert tuple(int(cells[name]) for name in ("safe_left", "safe_top", "safe_right", "safe_bottom")) == row.safe_lines
     assert (cells["object_source"], cells["score"]) == ("labeled", "")
     for where in PATCH_LOCATIONS:
         assert cells[where] == str(row.certified[where])
-        assert cells[f"{where}_proven_as"] == (row.certified_as[where] or "")
+        assert cells[f"{where}_certified_as"] == (row.certified_as[where] or "")
     assert not any("[" in value or "{" in value for value in cells.values())

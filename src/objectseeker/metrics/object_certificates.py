@@ -24,6 +24,7 @@ from objectseeker.runs.run import Run
 
 ObjectSource = Literal["labeled", "output"]  # by the dataset, or by the defended detector
 
+SAFE_LINE_COLUMNS = ("safe_left", "safe_top", "safe_right", "safe_bottom")
 ATTACKED_ALREADY = "an image that is already attacked may hide objects that are not among its boxes"
 
 
@@ -76,15 +77,15 @@ class ObjectCertificate:
         values = self.to_dict()
         box, lines, certified_as = values.pop("box"), values.pop("safe_lines"), values.pop("certified_as")
         values |= dict(zip(("x1", "y1", "x2", "y2"), box, strict=True))
-        values |= dict(zip(("XL", "YT", "XR", "YB"), lines, strict=True))
-        values |= {f"{where}_proven_as": name for where, name in certified_as.items()}
+        values |= dict(zip(SAFE_LINE_COLUMNS, lines, strict=True))
+        values |= {f"{where}_certified_as": name for where, name in certified_as.items()}
         return {key: "" if value is None else str(value) for key, value in values.items()}
 
 
 def certify_images(
     images: Iterable[ObservedImage], label_map: LabelMap, rule: PruningRule, threat: ThreatModel
 ) -> Iterator[list[ObjectCertificate]]:
-    """For every image, one row per object: its verdicts, safe_lines lines and largest certified square.
+    """For every image, one row per object: its verdicts, safe lines and largest certified square.
 
     Args:
         images: The observations.
