@@ -9,7 +9,21 @@ import pytest
 from blobs_graph import NAMES, SIDE, write_graph
 from command import DETECTOR, run
 
-from objectseeker import Defense, Detections, ObjectSeekerError, Patch, Rule, detect, gate, observe, open_run, tune
+from objectseeker import (
+    Defense,
+    Detections,
+    ObjectSeekerError,
+    Patch,
+    Rule,
+    detect,
+    gate,
+    observe,
+    open_run,
+    tune,
+)
+from objectseeker.core.threats import ThreatModel
+from objectseeker.metrics.output_boxes import tune_support
+from objectseeker.metrics.tuning import split_by_share
 
 IMAGES = 40
 GRID = ("--set", "filter_ioa=0.6", "--set", "edge_factor=1", "--set", "cluster_distance=0.1")
@@ -72,6 +86,33 @@ def test_what_is_written_is_what_was_measured(place, tuned):
     assert Defense.for_detector("onnx:blobs.onnx").is_untuned
 
 
+def test_fabrication_settings_are_chosen_too_and_used(place, tuned):
+    """As recomputed from the run; verdicts against hiding are those of the rule without them."""
+    content = json.loads((place / "tuned" / "tuning.json").read_text())
+    defense = Defense.load(place / "tuned" / "defense.json")
+    stored = open_run(place / "tuned" / "run")
+    searched, held_out = split_by_share(IMAGES, 0.5, 0)
+    seen = [image.observation for image in stored.images()]
+    plain = Rule(**{name: value for name, value in defense.rule.settings().items() if not name.startswith("support_")})
+    floor = stored.manifest.observation_settings.mask_floor
+    assert defense.rule == tune_support([seen[n] for n in searched], plain, floor=floor)
+    assert defense.rule != plain  # the search changed something
+    patch, verdicts = Patch(0.01, location="anywhere"), []
+    for observation in (seen[n] for n in held_out):
+        boxes = observation.base.with_min_score(defense.rule.base_threshold)
+        verdicts += defense.rule.certify_not_fabricated(observation, boxes, patch).certified[0].tolist()
+        before, after = (rule.certify(observation, boxes, ThreatModel().patches()) for rule in (plain, defense.rule))
+        assert np.array_equal(before.certified, after.certified)
+    assert 0 < np.mean(verdicts) == pytest.approx(content["certified_not_fabricated"]["value"] / 100)
+    assert "own boxes certified not fabricated" in (place / "tuned" / "tuning.md").read_text()
+    run(place, "detect", "photos", "--defense", "tuned/defense.json", "--certify", "--out", "sided")
+    boxes = json.loads((place / "sided" / "detections.json").read_text())
+    least = defense.rule.support_threshold
+    assert [box["certified_not_fabricated_anywhere"] for box in boxes] == [
+        box["certified_score"] >= least for box in boxes
+    ]
+
+
 def test_images_that_chose_a_defense_are_noticed_whatever_their_names(place, tuned):
     stored = open_run(place / "tuned" / "run")
     defense = Defense.load(place / "tuned" / "defense.json")
@@ -117,6 +158,9 @@ def test_evaluate_gate_and_report_say_how_many_images_chose_the_defense(place, t
     done = run(place, "evaluate", "labeled", *own, "--json")
     assert said in done.stderr
     assert json.loads(done.stdout)["tuned_images"] == 20
+    chosen, used = json.loads((place / "tuned" / "tuning.json").read_text()), json.loads(done.stdout)["settings"]
+    for name in ("support_threshold", "support_fit", "support_overlap"):
+        assert used[name] == chosen["best"]["rule"][name]
     (place / "policy.toml").write_text(run(place, "gate", "--example").stdout)
     refused = run(place, "gate", "labeled", "--policy", "policy.toml", *own, code=2)
     assert said in refused.stderr

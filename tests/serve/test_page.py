@@ -74,11 +74,11 @@ def test_drop_an_image_and_see_boxes(opened):
         assert abs(box[corner] - photo[corner] / 3) < 4
     assert page.locator("tbody td").all_inner_texts() == ["<b>bright</b>", "0.90", "base"]
     page.locator("#certify").check()  # the same image again
-    page.locator("th:text('anywhere')").wait_for()
+    page.locator("th:text('cannot have made')").wait_for()
     drop(page, attacked)
     page.locator("#alert").wait_for()
     assert page.locator("#boxes .box.recovered").count() == 1
-    assert page.locator("tbody tr").first.locator("td").count() == 8
+    assert page.locator("tbody tr").first.locator("td").count() == 14
     assert "If an image is already attacked, objects may be missing" in page.locator("#about").inner_text()
     assert {address.rpartition("/")[2] for address in asked if not address.startswith("blob:")} == {
         "detect",

@@ -171,16 +171,18 @@ class OwnBoxMetrics:
     mean_certified: ConfidenceInterval
 
     def to_dict(self) -> dict[str, Any]:
-        def plain(interval: ConfidenceInterval) -> dict[str, float | None]:
-            return {name: getattr(interval, name) if interval.known else None for name in ("value", "low", "high")}
-
         return {
             "images": self.images,
             "own_boxes": self.own_boxes,
-            "spurious_per_image": plain(self.spurious),
-            "certified": {location: plain(interval) for location, interval in self.certified.items()},
-            "mean_certified": plain(self.mean_certified),
+            "spurious_per_image": plain_interval(self.spurious),
+            "certified": {location: plain_interval(interval) for location, interval in self.certified.items()},
+            "mean_certified": plain_interval(self.mean_certified),
         }
+
+
+def plain_interval(interval: ConfidenceInterval) -> dict[str, float | None]:
+    """Return a metric and the ends of its interval as JSON; None if unknown."""
+    return {name: getattr(interval, name) if interval.known else None for name in ("value", "low", "high")}
 
 
 def measure_rule(bench: Bench, rule: Rule, objects: Ints) -> OwnBoxMetrics:
@@ -191,9 +193,9 @@ def measure_rule(bench: Bench, rule: Rule, objects: Ints) -> OwnBoxMetrics:
         own_boxes=int(objects.sum()),
         spurious=spurious_interval(spurious),
         certified={
-            location: _share_interval(counts, objects) for location, counts in zip(LOCATIONS, certified, strict=True)
+            location: share_interval(counts, objects) for location, counts in zip(LOCATIONS, certified, strict=True)
         },
-        mean_certified=_share_interval(certified.mean(axis=0), objects),
+        mean_certified=share_interval(certified.mean(axis=0), objects),
     )
 
 
@@ -210,7 +212,8 @@ def spurious_interval(counts: Ints) -> ConfidenceInterval:
     )
 
 
-def _share_interval(certified: Ints | Floats, objects: Ints) -> ConfidenceInterval:
+def share_interval(certified: Ints | Floats, objects: Ints) -> ConfidenceInterval:
+    """Return the interval of the percentage of objects that is certified, from counts per image."""
     there = objects > 0  # images without own boxes say nothing about shares
 
     def values(weights: Floats) -> Floats:

@@ -14,26 +14,36 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from objectseeker.core.boxes import Ints
 from objectseeker.core.masks import Image
-from objectseeker.core.observation import ObservedImage
+from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import Bands, Halves, Recipe, parse_recipe
 from objectseeker.core.rules import Rule
 from objectseeker.core.seeker import Detector, detect_views
-from objectseeker.core.threats import ThreatModel
+from objectseeker.core.threats import ALL_LOCATIONS, Patch, ThreatModel
 from objectseeker.datasets import Dataset
 from objectseeker.defense import BATCH, DEFAULT_RULE, DEFAULT_SCHEDULE, Defense, encode_images
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 from objectseeker.metrics.ap_search import SearchSpace, Trial, TuningResult, tune_with_labels
 from objectseeker.metrics.average_precision import undefended_curve
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
-from objectseeker.metrics.image_set import ImageSet, default_process_count
+from objectseeker.metrics.image_set import ImageSet, default_process_count, restrict_images
+from objectseeker.metrics.output_boxes import SUPPORT_THRESHOLDS, tune_support
 from objectseeker.metrics.own_boxes import LOCATIONS
 from objectseeker.metrics.recipe_search import recipes_among, within_budget
-from objectseeker.metrics.rule_search import OwnBoxMetrics, RuleGrid, RuleSearch, measure_rule, open_bench
+from objectseeker.metrics.rule_search import (
+    OwnBoxMetrics,
+    RuleGrid,
+    RuleSearch,
+    measure_rule,
+    open_bench,
+    plain_interval,
+    share_interval,
+)
 from objectseeker.metrics.settings import require_seed
 from objectseeker.runs.observe import dataset_of, observe
 from objectseeker.runs.run import MANIFEST, Run, open_run
@@ -93,6 +103,8 @@ class Tuning:
         best: The rule for the requested price.
         untuned: The default rule at the same threshold, as `best`; its price is what it costs.
         frontier: The rules for other prices, ascending.
+        certified_not_fabricated: Percentage of the held-out own boxes that the best rule certifies not fabricated,
+            against the threat's patch anywhere.
         defense: The detector with the best rule; None if it is unknown how its detector is loaded.
         caveats: Limits of the search.
     """
@@ -104,6 +116,7 @@ class Tuning:
     best: PricedRule
     untuned: PricedRule
     frontier: tuple[PricedRule, ...]
+    certified_not_fabricated: ConfidenceInterval
     defense: Defense | None
     rules: int
     certified_rules: int
@@ -124,7 +137,8 @@ class Tuning:
             cells = {name: format_interval(metrics.certified[location], 1) for name, metrics in columns.items()}
             rows.append({"": f"own boxes certified {location}, %"} | cells)
         mean = {name: format_interval(metrics.mean_certified, 1) for name, metrics in columns.items()}
-        return [*rows, {"": "mean, %"} | mean]
+        fabrication = {"untuned": "-", "tuned": format_interval(self.certified_not_fabricated, 1)}
+        return [*rows, {"": "mean, %"} | mean, {"": "own boxes certified not fabricated, %"} | fabrication]
 
     def _repr_html_(self) -> str:
         return to_html(self.rows())
@@ -139,6 +153,7 @@ class Tuning:
             "best": self.best.to_dict(),
             "untuned": self.untuned.to_dict(),
             "frontier": [point.to_dict() for point in self.frontier],
+            "certified_not_fabricated": plain_interval(self.certified_not_fabricated),
             "defense": None if self.defense is None else self.defense.to_public_dict(),
             "rules": self.rules,
             "certified_rules": self.certified_rules,
@@ -385,6 +400,7 @@ def _tune_run(
             f"for at most {price:g} spurious boxes per image no rule certifies any of the "
             f"{before[price].own_boxes} own boxes: allow more, or use more masks"
         )
+    rules[price] = _tune_fabrication(images, searched, recipe, rules[price], floor, threat)
     with open_bench(images, held_out, threshold, floor, threat, recipe=recipe, **shared) as bench:
         objects = bench.objects()
         after = {one: measure_rule(bench, rule, objects) for one, rule in rules.items()}
@@ -402,6 +418,7 @@ def _tune_run(
         best=best,
         untuned=PricedRule(untuned_before.spurious.value, untuned, untuned_before, untuned_after),
         frontier=frontier,
+        certified_not_fabricated=_not_fabricated(images, held_out, recipe, best.rule, threat),
         defense=_defense(run, best.rule, recipe, chosen_by),
         rules=len(search.shapes) * len(search.thresholds),
         certified_rules=search.trials,
@@ -503,6 +520,46 @@ def _choose_recipe(
     if len(finalists) == 1:
         return finalists[0].recipe
     return max(finalists, key=lambda one: gain(one.recipe, grid)).recipe
+
+
+def _tune_fabrication(
+    images: Sequence[ObservedImage],
+    searched: Ints,
+    recipe: Recipe | None,
+    rule: Rule,
+    floor: float,
+    threat: ThreatModel,
+) -> Rule:
+    """Return the rule with the settings of fabrication certificates that suit the searched images.
+
+    Hiding verdicts do not depend on them. A run that stores no masked box of a score to choose keeps those of the rule.
+    """
+    if floor > max(SUPPORT_THRESHOLDS):
+        return rule
+    chosen = tune_support(_observations(images, searched, recipe), rule, floor=floor, patch=_patch_anywhere(threat))
+    return cast(Rule, chosen)
+
+
+def _not_fabricated(
+    images: Sequence[ObservedImage], index: Ints, recipe: Recipe | None, rule: Rule, threat: ThreatModel
+) -> ConfidenceInterval:
+    """Return the percentage of the own boxes of some images that is certified not fabricated."""
+    certified, own = np.zeros((2, len(index)), np.int64)
+    for number, observation in enumerate(_observations(images, index, recipe)):
+        boxes = observation.base.with_min_score(rule.base_threshold)
+        verdicts = rule.certify_not_fabricated(observation, boxes, _patch_anywhere(threat))
+        certified[number], own[number] = verdicts.certified.sum(), len(boxes)
+    return share_interval(certified, own)
+
+
+def _observations(images: Sequence[ObservedImage], index: Ints, recipe: Recipe | None) -> list[Observation]:
+    """Return the observations of images number `index`, under the masks of `recipe` alone if there is one."""
+    chosen = [images[number] for number in index.tolist()]
+    return [image.observation for image in (chosen if recipe is None else restrict_images(chosen, recipe))]
+
+
+def _patch_anywhere(threat: ThreatModel) -> Patch:
+    return threat.patches()[ALL_LOCATIONS.index("anywhere")]
 
 
 def _defense(run: Run, rule: Rule, recipe: Recipe | None, chosen_by: str) -> Defense | None:
