@@ -221,6 +221,81 @@ def check_what_remains(page, run: Run) -> None:
     assert more > 0 or isinstance(run.rule, IouRule)
 
 
+def fabrication_verdicts(page, threshold: float):
+    """What the page says of every output box under Fabricate: over GRID, and the largest square."""
+    return [
+        np.array(one)
+        for one in page.evaluate(
+            """([grid, T]) => {
+              const { verdicts, fabrication: by } = objectseeker;
+              const found = grid.map(([area, aspect, where]) => verdicts(area, aspect, where, T, by));
+              const square = Array.from({ length: by.count }, (_, n) => by.largestSquare(n, T));
+              return [found.map((one) => one.certified), found.map((one) => one.vacuous), square];
+            }""",
+            [GRID, threshold],
+        )
+    ]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.95])
+def test_every_fabrication_verdict_is_pythons(opened, certificates, threshold):
+    """Over GRID, with T at both ends of its slider: T plays no part in whether a patch can have made a box."""
+    file, run = certificates
+    patches = [Patch(*threat) for threat in GRID]
+    outputs = [run.rule.prune(image.observation) for image in run.images]
+    found = [
+        run.rule.certify_not_fabricated(image.observation, boxes, patches)
+        for image, boxes in zip(run.images, outputs, strict=True)
+    ]
+    theirs = (
+        np.concatenate([one.certified for one in found], axis=1),
+        np.concatenate([one.vacuous for one in found], axis=1),
+        np.concatenate([one.largest_square for one in found]),
+    )
+    page = opened(file)
+    for ours, wanted in zip(fabrication_verdicts(page, threshold), theirs, strict=True):
+        assert ours.shape == wanted.shape
+        assert (ours == wanted).all(), np.argwhere(ours != wanted)[:5]
+    assert (theirs[0] & ~theirs[1]).sum() > 0
+    assert theirs[0].sum() < theirs[0].size
+
+
+def test_every_position_has_the_support_that_python_finds(opened, certificates):
+    """What dragging says under Fabricate, at positions of every small image, and the most boxes that one patch made."""
+    file, run = certificates
+    size = (3, 2)
+    page = opened(file)
+    found = page.evaluate(
+        """([w, h]) => {
+          const by = objectseeker.fabrication;
+          return Array.from({ length: by.count }, (_, n) => {
+            const { width, height } = by.masksOf[n];
+            let supported = "";
+            for (let y = 1 - h; width <= 30 && y < height; y++) {
+              for (let x = 1 - w; x < width; x++)
+                supported += by.targets[n].some((t) => by.proofAt(t, x, y, [w, h], 0.95) !== null) ? "1" : "0";
+            }
+            return supported;
+          });
+        }""",
+        list(size),
+    )
+    n, compared = 0, set()
+    for image in run.images:
+        seen = image.observation
+        for proofs in run.rule.support_proofs(seen, run.rule.prune(seen)):
+            if seen.width <= 30:
+                positions = [(x, y) for y in range(1 - size[1], seen.height) for x in range(1 - size[0], seen.width)]
+                assert len(found[n]) == len(positions)
+                for (x, y), mine in list(zip(positions, found[n], strict=True))[:: 1 + len(positions) // 40]:
+                    here = np.array([[x, y, x, y]])
+                    assert (mine == "1") == any(proof.certifies(here, size) for proof in proofs)
+                    compared.add(mine)
+            n += 1
+    assert n == len(found)
+    assert compared == {"0", "1"}
+
+
 def proofs_of(run: Run, image):
     """What proves each target at T = 0, by the functions of the core."""
     rule, seen = run.rule, image.observation
@@ -485,6 +560,49 @@ def test_dragging_the_patch_says_what_it_could_hide(opened, tmp_path):
             gone = {"left of": x + side <= int(line), "above": y + side <= int(line)}
             gone |= {"right of": x >= int(line), "below": y >= int(line)}
             assert gone[said]
+
+
+def test_the_patch_that_could_have_made_a_box_is_named(opened, tmp_path):
+    """One view supports the box. Each question has its own signs, and the words follow the patch and the question."""
+    made = (25, 25, 75, 75, 0.9, 1)
+    kept = (2, 2, 20, 20, 0.9, 0)
+    masked = [[made, kept] if mask == 2 else [kept] for mask in range(36)]  # removes all left of x = 30
+    image = evaluation_cases.image([made, kept], [(2, 2, 20, 20, 0)], masked, lines=9)
+    write_images(tmp_path / "report.html", [image], VOCABULARY, PAPER)
+    page = opened(tmp_path / "report.html", "#image/0")
+    slide(page, "area", "areas", 0.04)
+    page.locator("input[value=anywhere]").check()
+    page.locator(DONE).wait_for()
+    assert page.locator("#objects button").count() == 1
+    signs = set(page.locator("#legend .mark").evaluate_all("all => all.map((one) => one.innerText[0])"))
+    page.get_by_label("Fabricate", exact=True).check()
+    assert page.locator("#question-words").inner_text() == "Could this patch have made this box?"
+    others = set(page.locator("#legend .mark").evaluate_all("all => all.map((one) => one.innerText[0])"))
+    assert len(signs) == len(others) == 4
+    assert not signs & others
+    buttons = page.locator("#objects button")
+    assert buttons.count() == 2
+    certified = PAPER.rule.certify_not_fabricated(
+        image.observation, PAPER.rule.prune(image.observation), Patch(0.04, 1.0, "anywhere")
+    ).certified[0]
+    assert certified.tolist() == [False, True]
+    for n, sure in enumerate(certified.tolist()):
+        style = "not-fabricated" if sure else "maybe-fabricated"
+        assert buttons.nth(n).locator(f".mark.{style}").count() == 1
+        assert page.locator(f"#layer-objects .box.{style}").count() == 1
+    page.evaluate("scrollTo(0, 0)")
+    for x, words, said in (
+        (10, "supported by the view that removes everything left of x = 30", "made none of the 2 boxes"),
+        (11, "this patch could have made this box", "could have made 1 of 2 boxes"),
+    ):
+        drag_to(page, x, 40)
+        assert position(page) == [x, 40]
+        assert words in buttons.first.inner_text()
+        assert said in page.locator("#patch-words").inner_text()
+        assert page.locator("#layer-proving .proving").count() == (x == 10)
+    assert "made at most 1 of 2 boxes" in page.locator("#joint-words").inner_text()
+    page.get_by_label("Hide", exact=True).check()
+    assert page.locator("#objects button").count() == 1
 
 
 def test_bands_leave_several_rectangles_and_are_drawn_as_bands(opened, tmp_path):

@@ -162,13 +162,17 @@ def certified_scores(
     return scores
 
 
-def _support(observation: Observation, criteria: SupportCriteria) -> Prover:
+def supporting_boxes(observation: Observation, detections: Detections, criteria: SupportCriteria) -> Bools:
+    """Return which masked boxes support which boxes: (masked boxes, detections)."""
     enough = observation.all_masked.score >= criteria.threshold
+    supports = np.zeros((len(enough), len(detections)), dtype=np.bool_)
+    supports[enough] = criteria.fits(observation.all_masked[enough], detections)
+    return supports
 
+
+def _support(observation: Observation, criteria: SupportCriteria) -> Prover:
     def proving(detections: Detections) -> Proving:
-        supports = np.zeros((len(enough), len(detections)), dtype=np.bool_)
-        supports[enough] = criteria.fits(observation.all_masked[enough], detections)
-        return supports, None
+        return supporting_boxes(observation, detections, criteria), None
 
     return proving
 

@@ -16,6 +16,10 @@ An attacker can draw more weak boxes than a page could hold the neighbors of. Of
 MAX_MULTI_VIEW_BOXES, and of the largest if all together exceed MAX_MULTI_VIEW_BYTES, only the boxes that are sufficient
 on their own are kept: the page then certifies less than there is, never more, and reports it.
 
+Output boxes have columns of the same names (`pack_support`): the masks that support each are sufficient on their own,
+so the page decides by the same functions whether a patch can have made them. That does not depend on T, so the shares
+are above every T.
+
 Of sequences the page draws, per track, where it is certified and its longest gap. All of this is computed here, for the
 patch that the report is written with, anywhere in the image; `metrics.track_certificates`, which `evaluate` uses too,
 defines windows and uncertified times.
@@ -35,13 +39,14 @@ from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Bools, Floats, Ints, row_blocks
 from objectseeker.core.certification import visible_area
 from objectseeker.core.evidence import certain_neighbors, certified_weights
+from objectseeker.core.fabrication import supporting_boxes
 from objectseeker.core.label_map import LabelMap
-from objectseeker.core.observation import ObservedImage
+from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import Recipe, Rolling
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.temporal import UNBOUNDED_MOTION, earliest_uncertified_start
 from objectseeker.core.threats import PatchPositions, ThreatModel
-from objectseeker.metrics.certified import ProofTable, build_proof_table
+from objectseeker.metrics.certified import build_proof_table
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.track_certificates import (
     MAX_MOTIONS,
@@ -59,6 +64,8 @@ Singles = npt.NDArray[np.float32]
 
 MAX_MULTI_VIEW_BOXES = 2048  # of one target; more than a handful per view
 MAX_MULTI_VIEW_BYTES = 2**26  # of all targets, neighbors included
+
+ABOVE_EVERY_T = 2.0  # added to the scores of supporting boxes: T is at most 1
 
 NO_BOX, CERTIFIED_FRAME, CERTIFIED_WINDOW, UNCERTIFIED = range(4)  # states of a track in a frame
 
@@ -110,10 +117,38 @@ def pack_certificates(image_set: ImageSet, rule: PruningRule, bound: Bound) -> P
                 targets = [kept.limited_to(limit) for kept in targets]
                 total = sum(kept.size for kept in targets)
         objects += len(image.ground_truth)
+    return _packed(image_set, targets, rule.cluster_distance)
+
+
+def pack_support(image_set: ImageSet, rule: PruningRule) -> PackedCertificates:
+    """Pack what supports each output box, which are the objects of the image set.
+
+    `core.fabrication` defines support.
+    """
+    targets: list[_Target] = []
+    objects = 0
+    for image in image_set.images:
+        seen, outputs = image.observation, image.ground_truth
+        masked = seen.all_masked
+        for block in row_blocks(len(outputs), len(masked)):
+            supports = supporting_boxes(seen, outputs[block], rule.support_criteria)
+            for n, label in enumerate(outputs.label[block].tolist()):
+                rows = _best_of_each_mask(seen.mask_index, masked.score, np.flatnonzero(supports[:, n]))
+                single = _row_columns(seen, rows, ABOVE_EVERY_T + masked.score[rows])
+                none = {name: column[:0] for name, column in single.items()} | {"weight": np.empty(0)}
+                targets.append(_Target(objects + block.start + n, label, single, none, truncated=False))
+        objects += len(outputs)
+    packed = _packed(image_set, targets, rule.cluster_distance)
+    share = packed.columns["single_view_share"].astype(np.float32)  # only ranks views: half the size is enough
+    return replace(packed, columns={**packed.columns, "single_view_share": share})
+
+
+def _packed(image_set: ImageSet, targets: Sequence[_Target], distance: float) -> PackedCertificates:
+    objects = len(image_set.ground_truth)
     owner = np.array([target.object for target in targets], np.int64)
     single, single_boxes = _rows("single_view", ("mask", "share"), [target.single_view for target in targets])
     multi, multi_boxes = _rows("multi_view", ("mask", "share", "weight"), [target.multi_view for target in targets])
-    links = [_links(target.multi_view["box"], rule.cluster_distance) for target in targets]
+    links = [_links(target.multi_view["box"], distance) for target in targets]
     truncated = np.array([target.truncated for target in targets], np.bool_)
     return PackedCertificates(
         columns=_object_columns(image_set)
@@ -150,26 +185,27 @@ def _targets(
             ImageSet.from_part([replace(image, ground_truth=objects, ignore=none, crowd=none)], label_map), rule, bound
         )
         evidence = rule.evidence(proofs.score)
+        mask = mask_of[proofs.box]
         for t, (n, label) in enumerate(zip(proofs.object.tolist(), proofs.label.tolist(), strict=True)):
             rows = proofs.rows_of(t)
-            sufficient = _best_of_each_mask(proofs, mask_of, rows[evidence[rows] >= 1])
+            sufficient = _best_of_each_mask(mask, proofs.share, rows[evidence[rows] >= 1])
             combined = rows[(evidence[rows] > 0) & (evidence[rows] < 1)]
             truncated = len(combined) > MAX_MULTI_VIEW_BOXES
             combined = combined[:0] if truncated else combined
             yield _Target(
                 object=first + block.start + n,
                 label=label,
-                single_view=_row_columns(proofs, image, sufficient),
-                multi_view=_row_columns(proofs, image, combined) | {"weight": certified_weights(evidence[combined])},
+                single_view=_row_columns(image.observation, proofs.box[sufficient], proofs.share[sufficient]),
+                multi_view=_row_columns(image.observation, proofs.box[combined], proofs.share[combined])
+                | {"weight": certified_weights(evidence[combined])},
                 truncated=truncated,
             )
 
 
-def _row_columns(proofs: ProofTable, image: ObservedImage, rows: Ints) -> dict[str, Column]:
-    seen, box = image.observation, proofs.box[rows]
+def _row_columns(seen: Observation, box: Ints, share: Floats) -> dict[str, Column]:
     return {
         "mask": seen.mask_index[box].astype(np.uint16),
-        "share": proofs.share[rows],
+        "share": share,
         "box": seen.all_masked.xyxy[box],
     }
 
@@ -205,11 +241,10 @@ def _object_columns(image_set: ImageSet) -> dict[str, Column]:
     }
 
 
-def _best_of_each_mask(proofs: ProofTable, mask_of: Ints, rows: Ints) -> Ints:
-    """Select, for each mask, the row of one target with the largest share."""
-    mask = mask_of[proofs.box[rows]]
-    order = np.lexsort((-proofs.share[rows], mask))
-    _, first = np.unique(mask[order], return_index=True)
+def _best_of_each_mask(mask: Ints, share: Floats, rows: Ints) -> Ints:
+    """Select, for each mask, the row with the largest share; `mask` and `share` cover all rows."""
+    order = np.lexsort((-share[rows], mask[rows]))
+    _, first = np.unique(mask[rows][order], return_index=True)
     return np.asarray(rows[order[first]])
 
 

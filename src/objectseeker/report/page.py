@@ -33,7 +33,13 @@ from objectseeker.files.atomic import write_atomic
 from objectseeker.files.images import load_image
 from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.metrics.slices import NO_TAGS, ImageTags
-from objectseeker.report.certificates import Column, PackedCertificates, pack_certificates, track_timelines
+from objectseeker.report.certificates import (
+    Column,
+    PackedCertificates,
+    pack_certificates,
+    pack_support,
+    track_timelines,
+)
 from objectseeker.report.report_data import (
     Baseline,
     ReportData,
@@ -43,6 +49,8 @@ from objectseeker.report.report_data import (
     found_columns,
     mask_dicts,
     mask_sets,
+    output_columns,
+    output_image_set,
     report_data,
     rule_constants,
     slider_stops,
@@ -176,7 +184,10 @@ def write_page(
     images = data.image_set.images
     masks, mask_index = mask_sets(images, defense)
     packed = pack_certificates(data.image_set, data.rule, settings.threat.bound)
-    outputs = [data.rule.prune(image.observation) for image in images]
+    output_set = output_image_set(source, images, data.rule)
+    outputs = [image.ground_truth for image in output_set.images]
+    support = pack_support(output_set, data.rule)
+    support_columns = dict(support.columns) | output_columns(output_set, data.rule)
     columns = dict(packed.columns) | found_columns(data, outputs, is_labeled=source.is_labeled)
     recipe = None if defense is None else defense.masks
     playback, track_columns = track_timelines(images, data.image_set.label_map, data.rule, settings.threat, recipe)
@@ -192,7 +203,8 @@ def write_page(
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out.parent) as rest:
             for number, image in enumerate(images):
-                content = _script(f"details-{number}", _to_json(_details(image, data, outputs[number], packed, number)))
+                details = _details(image, data, outputs[number], packed, support, number)
+                content = _script(f"details-{number}", _to_json(details))
                 try:
                     files = load_jpegs(image)
                 except ObjectSeekerError as error:
@@ -224,15 +236,15 @@ def write_page(
                 "image_missing": sorted(missing),
                 "cover": cover,
                 "playback": playback,
+                "fabrication": {"columns": _column_types(support_columns)},
                 "tags": tag_columns(source.tags, len(images)),
                 "baseline": baseline_data,
                 "masks": mask_dicts(masks),
                 "only_halves": not any(one.has_bands for one in masks),
                 "columns": _column_types(columns),
             }
-            scripts = [
-                _script(f"column-{name}", _encode(values)) for name, values in (columns | baseline_columns).items()
-            ]
+            columns |= baseline_columns | {f"fabrication_{name}": values for name, values in support_columns.items()}
+            scripts = [_script(f"column-{name}", _encode(values)) for name, values in columns.items()]
             page = _page(source.title, page_data)
             write_atomic(out, lambda stream: _write(stream, page, [*scripts, first[cover]], rest))
     return Report(out, len(images), "annotation" if source.is_labeled else "output", tuple(missing.values()))
@@ -304,14 +316,23 @@ def _page(title: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _details(
-    image: ObservedImage, data: ReportData, outputs: Detections, packed: PackedCertificates, number: int
+    image: ObservedImage,
+    data: ReportData,
+    outputs: Detections,
+    packed: PackedCertificates,
+    support: PackedCertificates,
+    number: int,
 ) -> dict[str, Any]:
     """Return what is only drawn: base boxes, recovered boxes, and the boxes behind the certificates."""
     base = image.observation.base.with_min_score(data.rule.base_threshold)
-    targets = packed.columns["target_first"][packed.columns["object_first"][number : number + 2]]
     details: dict[str, Any] = {"base": _box_rows(base), "recovered": _box_rows(outputs[len(base) :])}
-    for name, boxes in (("single_view", packed.single_view), ("multi_view", packed.multi_view)):
-        start, end = packed.columns[f"{name}_first"][targets].astype(int)
+    for name, columns, rows, boxes in (
+        ("single_view", packed.columns, "single_view", packed.single_view),
+        ("multi_view", packed.columns, "multi_view", packed.multi_view),
+        ("support", support.columns, "single_view", support.single_view),
+    ):
+        targets = columns["target_first"][columns["object_first"][number : number + 2]]
+        start, end = columns[f"{rows}_first"][targets].astype(int)
         details[name] = _encode(boxes[start:end])
     return details
 

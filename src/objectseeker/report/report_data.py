@@ -191,8 +191,8 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
     if rule is None:
         point = describe_operating_point(source.settings)
         raise ObjectSeekerError(f"a point {point} cannot be found without annotations: give a base threshold instead")
-    images = [with_outputs_as_objects(image, rule) for image in source.images]
-    image_set = ImageSet.from_part(images, LabelMap.from_names(_detector_names(source.label_map, images)))
+    image_set = output_image_set(source, list(source.images), rule)
+    images = image_set.images
     if not len(image_set.ground_truth):
         raise ObjectSeekerError(
             f"the defended detector outputs no box on any of the {len(images)} images, so there is nothing to certify: "
@@ -222,6 +222,14 @@ def _detector_names(label_map: LabelMap, images: Sequence[ObservedImage]) -> tup
     return tuple(name_of_label(names, label) for label in range(max(len(names), used)))
 
 
+def output_image_set(source: ReportSource, images: Sequence[ObservedImage], rule: PruningRule) -> ImageSet:
+    """Build the image set whose objects are the output boxes, in the detector's labels."""
+    return ImageSet.from_part(
+        [with_outputs_as_objects(image, rule) for image in images],
+        LabelMap.from_names(_detector_names(source.label_map, images)),
+    )
+
+
 def found_columns(data: ReportData, outputs: Sequence[Detections], *, is_labeled: bool) -> dict[str, Column]:
     """Compute `found` (bits) and `score` of every object by the matching of clean recall.
 
@@ -229,18 +237,27 @@ def found_columns(data: ReportData, outputs: Sequence[Detections], *, is_labeled
     boxes: all are found, and the base boxes also without a defense.
     """
     image_set = data.image_set
+    if not is_labeled:
+        return output_columns(image_set, data.rule)
     base = [image.observation.base.with_min_score(data.rule.base_threshold) for image in image_set.images]
-    if is_labeled:
-        undefended, undefended_score = _match(image_set, base)
-        defended, score = _match(image_set, outputs)
-        score = np.where(defended, score, undefended_score)
-    else:
-        pairs = zip(outputs, base, strict=True)
-        undefended = np.concatenate([np.arange(len(all_boxes)) < len(base_boxes) for all_boxes, base_boxes in pairs])
-        defended, score = np.ones_like(undefended), image_set.ground_truth.detections.score
+    undefended, undefended_score = _match(image_set, base)
+    defended, score = _match(image_set, outputs)
+    score = np.where(defended, score, undefended_score)
     return {
         "found": (UNDEFENDED * undefended + DEFENDED * defended).astype(np.uint8),
         "score": score.astype(np.float32),
+    }
+
+
+def output_columns(image_set: ImageSet, rule: PruningRule) -> dict[str, Column]:
+    """Compute `found` (bits) and `score` of every output box: base boxes come first in each image."""
+    base = [len(image.observation.base.with_min_score(rule.base_threshold)) for image in image_set.images]
+    undefended = np.concatenate(
+        [np.arange(len(image.ground_truth)) < kept for image, kept in zip(image_set.images, base, strict=True)]
+    )
+    return {
+        "found": (DEFENDED + UNDEFENDED * undefended).astype(np.uint8),
+        "score": image_set.ground_truth.detections.score.astype(np.float32),
     }
 
 

@@ -7,7 +7,7 @@ let galleryScroll = 0; // scroll position at which the reader left the images
 function setAttack(change) {
   Object.assign(attack, change);
   showControls();
-  for (const known of [verdicts, baselineVerdicts].map((each) => each?.known)) known?.fill(0);
+  for (const known of [verdicts, baselineVerdicts, SIDES.fabricate.verdicts].map((each) => each?.known)) known?.fill(0);
   if (stageIsShown()) {
     certifyShown();
     updateView();
@@ -113,10 +113,12 @@ function showPart() {
     byId("image-stage").append(byId("stage"));
     const image = Math.min(Math.max(parseInt(number, 10) || 0, 0), data.images - 1);
     const chosen = objectsOf(image)[parseInt(object, 10)];
+    if (chosen !== undefined && side !== SIDES.hide) ask("hide"); // an address names an object
     if (part !== shown || image !== view.image) openImage(image, chosen);
     else if (chosen !== undefined && chosen !== view.object) chooseObject(chosen);
   }
   if (part === "sequences") {
+    if (side !== SIDES.hide) ask("hide"); // tracks are those of objects
     byId("sequence-stage").append(byId("stage"));
     openSequence(number ?? player.sequence, object, part !== shown);
   }
@@ -173,7 +175,7 @@ function onKey(event) {
 fillControls();
 fillOverview();
 setTimeout(fillFilters); // on another part; sorting names takes a while
-fillLayers();
+fillQuestion();
 fillStage();
 fillSaving();
 fillSequences();
@@ -195,6 +197,7 @@ window.objectseeker = {
   view,
   percent,
   verdictOf,
+  fabrication,
   baseline,
   listAsCsv,
   imagePng,
@@ -204,11 +207,11 @@ window.objectseeker = {
     const objects = objectsOf(i).filter((n) => !certificates.ignore[n]);
     return jointCertificate(certificates, objects, patchSize(area, aspect, width, height), threshold);
   },
-  verdicts(area, aspect, location, threshold) {
-    const sizes = Array.from({ length: certificates.count }, (_, n) => certificates.sizeFor(n, { area, aspect }));
+  verdicts(area, aspect, location, threshold, by = certificates) {
+    const sizes = Array.from({ length: by.count }, (_, n) => by.sizeFor(n, { area, aspect }));
     return {
-      certified: sizes.map((size, n) => certificates.certified(n, location, size, threshold)),
-      vacuous: sizes.map((size, n) => certificates.vacuous(n, location, size)),
+      certified: sizes.map((size, n) => by.certified(n, location, size, threshold)),
+      vacuous: sizes.map((size, n) => by.vacuous(n, location, size)),
     };
   },
   interactive: performance.now(),

@@ -3,6 +3,8 @@
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const certificates = new Certificates(data, (name) => byId(`column-${name}`).textContent);
+// The same certification for the output boxes, by the masks that support them: can a patch have made a box?
+const fabrication = new Certificates({ ...data, ...data.fabrication }, (name) => byId(`column-fabrication_${name}`).textContent);
 const { areas, aspects, thresholds, locations, start, size_bins: sizeBins } = data.controls;
 const attack = { ...start };
 
@@ -63,6 +65,7 @@ function meaningWords() {
       ? "overlaps the object"
       : `covers more than ${share} of the object`;
   const position = `${capital(attack.location)}: ${LOCATION_WORDS[attack.location]}.`;
+  if (side === SIDES.fabricate) return `${position} T, and all shares on this page, are about hiding.`;
   return `${position} T = ${attack.threshold}: the box that is guaranteed to remain ${required}.`;
 }
 const attackWords = () =>
@@ -118,8 +121,8 @@ function* certifyObjects({ area, aspect, threshold }, objects, verdicts, by = ce
     yield;
   }
 }
-function emptyVerdicts() {
-  const flags = () => new Uint8Array(certificates.count);
+function emptyVerdicts(by = certificates) {
+  const flags = () => new Uint8Array(by.count);
   const perLocation = locations.map((location) => [location, { certified: flags(), vacuous: flags() }]);
   return { known: flags(), ...Object.fromEntries(perLocation) };
 }
@@ -137,24 +140,76 @@ function* measureSquares(threshold) {
   squares.threshold = threshold;
 }
 
-// The verdict on an object for the chosen location: a word that also names its style.
-function verdictOf(n) {
-  if (certificates.ignore[n]) return "ignored";
-  if (!verdicts.known[n]) return "computing";
-  const { certified, vacuous } = verdicts[attack.location];
-  return vacuous[n] ? "vacuous" : certified[n] ? "certified" : "uncertified";
+// The two sides of a patch, each with its boxes, signs and words. The image shows one of them, `side`; all other parts of
+// the page are about hiding.
+const SIDES = {
+  hide: {
+    certificates,
+    get verdicts() {
+      return verdicts;
+    },
+    question: "Can this patch hide the object?",
+    things: [thing, things],
+    styles: { certified: "certified", uncertified: "uncertified", vacuous: "vacuous" },
+    positions: { proven: "proven", unproven: "unproven" },
+    layers: {},
+    nameOf: (n) => nameOf(n),
+    notProven: "not proven at this position",
+    provenBy: "proven by",
+    here: (unproven, count) =>
+      unproven
+        ? `${unproven} of ${countWords(count)} ${unproven === 1 ? "is" : "are"} not proven at this patch position.`
+        : `${count === 1 ? `The ${thing} is` : `All ${countWords(count)} are`} proven at this patch position.`,
+    rows: ["largest certified square, anywhere", "unproven patch positions", "safe masks (single view)"],
+  },
+  fabricate: {
+    certificates: fabrication,
+    verdicts: emptyVerdicts(fabrication),
+    question: "Could this patch have made this box?",
+    things: ["box", "boxes"],
+    styles: { certified: "not-fabricated", uncertified: "maybe-fabricated", vacuous: "no-position" },
+    positions: { proven: "supported", unproven: "unsupported" },
+    layers: {
+      objects: "output boxes",
+      positions: "patch positions at which the chosen box has no support",
+      mask: "view that supports the chosen box: what it removes, its box",
+    },
+    nameOf: (n) => detectorName(fabrication.label[n]),
+    notProven: "this patch could have made this box",
+    provenBy: "supported by",
+    here: (unproven, count) =>
+      unproven
+        ? `This patch could have made ${unproven} of ${plural(count, "box", "boxes")}.`
+        : `This patch made ${count === 1 ? "no box here: a view without it supports the box" : `none of the ${count} boxes: views without it support them`}.`,
+    rows: ["largest square that cannot have made it, anywhere", "patch positions without support", "masks that support it"],
+  },
+};
+let side = SIDES.hide;
+
+// The verdict on an object or box for the chosen location: a word that also names its style.
+function verdictIn({ certificates: by, verdicts: found, styles }, n) {
+  if (by.ignore[n]) return "ignored";
+  if (!found.known[n]) return "computing";
+  const { certified, vacuous } = found[attack.location];
+  return styles[vacuous[n] ? "vacuous" : certified[n] ? "certified" : "uncertified"];
 }
+const verdictOf = (n) => verdictIn(SIDES.hide, n);
 const VERDICTS = {
   computing: { sign: "…", words: "computing" },
   certified: { sign: "✓", words: "certified" },
   uncertified: { sign: "✗", words: "not certified" },
   vacuous: { sign: "○", words: "vacuous: no such position" },
   ignored: { sign: "·", words: "ignored: not counted" },
+  "not-fabricated": { sign: "■", words: "certified: no such patch made it" },
+  "maybe-fabricated": { sign: "□", words: "not certified" },
+  "no-position": { sign: "▫", words: "vacuous: no such position" },
 };
 // Another question has other signs: is an object proven at the one position where the patch is drawn?
 const POSITION_SIGNS = {
   proven: { sign: "◆", words: "proven: guaranteed to be detected" },
   unproven: { sign: "◇", words: "not proven" },
+  supported: { sign: "▲", words: "supported by a view without the patch" },
+  unsupported: { sign: "△", words: "this patch could have made this box" },
 };
 const signOf = (style, words = "") =>
   make("span", { class: `mark ${style}` }, `${(VERDICTS[style] ?? POSITION_SIGNS[style]).sign} `, words);
@@ -164,8 +219,8 @@ const signOf = (style, words = "") =>
 const detectorName = (label) => data.detector_names[label] ?? String(label);
 const isolate = (name) => make("bdi", {}, name);
 
-function boxOf(n) {
-  return Array.from(certificates.box.subarray(4 * n, 4 * n + 4));
+function boxOf(n, by = certificates) {
+  return Array.from(by.box.subarray(4 * n, 4 * n + 4));
 }
 function drawBox([x1, y1, x2, y2], style) {
   return draw("rect", { x: x1, y: y1, width: Math.max(x2 - x1, 0), height: Math.max(y2 - y1, 0), class: style });

@@ -4,9 +4,9 @@ function drawBoxes() {
   const layer = (name, boxes) => byId(`layer-${name}`).replaceChildren(...(view.layers.has(name) ? boxes : []));
   layer(
     "objects",
-    objectsOf(view.image).flatMap((n) => [
-      drawBox(boxOf(n), "box-back"),
-      drawBox(boxOf(n), `box ${verdictOf(n)}${n === view.object ? " chosen" : ""}`),
+    shownBoxes().flatMap((n) => [
+      drawBox(boxOf(n, side.certificates), "box-back"),
+      drawBox(boxOf(n, side.certificates), `box ${verdictIn(side, n)}${n === view.object ? " chosen" : ""}`),
     ]),
   );
   for (const name of ["base", "recovered"]) {
@@ -27,8 +27,8 @@ function drawPositions(target, size) {
   if (target >= 0 && view.layers.has("positions")) {
     const drawCenters = ([x1, y1, x2, y2], style) =>
       drawBox([x1 + size[0] / 2 - 0.5, y1 + size[1] / 2 - 0.5, x2 + size[0] / 2 + 0.5, y2 + size[1] / 2 + 0.5], style);
-    const unproven = certificates.unproven(target, size, attack.threshold);
-    const allowed = certificates.allowed(view.object, attack.location, size);
+    const unproven = side.certificates.unproven(target, size, attack.threshold);
+    const allowed = side.certificates.allowed(view.object, attack.location, size);
     for (const rectangle of unproven) {
       for (const positions of allowed) {
         const both = intersect(rectangle, positions);
@@ -44,7 +44,7 @@ function drawProof(proof) {
   const removed = [],
     boxes = [];
   if (proof !== null && view.layers.has("mask")) {
-    const { width, height } = certificates.masksOf[view.object];
+    const { width, height } = side.certificates.masksOf[view.object];
     const [{ mask }] = proof.views;
     for (const { axis, from, to } of stripsOfMask(view.object, mask)) {
       const [start, end] = [Math.max(from, 0), Math.min(to, axis ? height : width)];
@@ -54,9 +54,10 @@ function drawProof(proof) {
         removed.push(draw("path", { class: "removed-line", d: line }));
       }
     }
-    const first = certificates[proof.kind + "_first"][certificates.target_first[certificates.object_first[view.image]]];
+    const { object_first: objectFirst, target_first: targetFirst, [`${proof.kind}_first`]: rowFirst } = side.certificates;
+    const first = rowFirst[targetFirst[objectFirst[view.image]]];
     proof.views.forEach(({ row }, k) => {
-      const box = view.details?.[proof.kind].subarray(4 * (row - first), 4 * (row - first) + 4);
+      const box = view.details?.[side === SIDES.hide ? proof.kind : "support"].subarray(4 * (row - first), 4 * (row - first) + 4);
       if (box) boxes.push(drawBox(box, k === 0 ? "proving" : "proving weak"));
     });
   }
@@ -104,10 +105,10 @@ function drawLabels(proofs) {
 function labels(proofs) {
   const found = [];
   if (view.layers.has("objects")) {
-    for (const n of objectsOf(view.image).filter((one) => !certificates.ignore[one])) {
-      const score = certificates.found[n] ? certificates.score[n] : null;
-      const signs = VERDICTS[verdictOf(n)].sign + POSITION_SIGNS[positionOf(proofs.get(n))].sign;
-      found.push([boxOf(n), `${signs} `, nameOf(n), score, n === view.object]);
+    for (const n of shownBoxes().filter((one) => !side.certificates.ignore[one])) {
+      const score = side.certificates.found[n] ? side.certificates.score[n] : null;
+      const signs = VERDICTS[verdictIn(side, n)].sign + POSITION_SIGNS[positionOf(proofs.get(n))].sign;
+      found.push([boxOf(n, side.certificates), `${signs} `, side.nameOf(n), score, n === view.object]);
     }
   }
   for (const layer of ["base", "recovered"]) {

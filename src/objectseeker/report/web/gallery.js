@@ -188,8 +188,8 @@ function otherName(i) {
   return file.includes(data.image_ids[i]) ? [] : [" ", make("span", { class: "soft" }, file)];
 }
 
-function objectsOf(i) {
-  const first = certificates.object_first;
+function objectsOf(i, by = certificates) {
+  const first = by.object_first;
   return Array.from({ length: first[i + 1] - first[i] }, (_, k) => first[i] + k);
 }
 

@@ -25,6 +25,30 @@ const view = {
   jointKey: "", // image, patch and T of `joint`
 };
 
+// The boxes of the image that the chosen side is about.
+const shownBoxes = (i = view.image) => objectsOf(i, side.certificates);
+
+function fillQuestion() {
+  byId("question").addEventListener("change", ({ target }) => ask(target.value));
+  byId("previous").addEventListener("click", () => step(-1));
+  byId("next").addEventListener("click", () => step(1));
+  ask("hide");
+}
+
+// Choose the side that the image shows.
+function ask(name) {
+  side = SIDES[name];
+  byId("question").elements[name === "hide" ? 0 : 1].checked = true;
+  byId("question-words").textContent = side.question;
+  for (const words of document.querySelectorAll(".if-hide")) words.hidden = name !== "hide";
+  byId("attack-meaning").textContent = meaningWords();
+  fillLayers();
+  if (view.image < 0) return;
+  view.object = shownBoxes().find((n) => !side.certificates.ignore[n]) ?? -1;
+  certifyShown();
+  updateView();
+}
+
 function fillLayers() {
   byId("layers").replaceChildren(
     ...LAYERS.map(([name, words, style]) =>
@@ -37,32 +61,30 @@ function fillLayers() {
           { class: "swatch", viewBox: "0 0 30 16", "aria-hidden": "true" },
           name === "labels"
             ? draw("text", { x: 15, y: 12, class: "label", "text-anchor": "middle", "font-size": 11 }, "0.9")
-            : draw("rect", { x: 4, y: 3, width: 22, height: 10, class: style }),
+            : draw("rect", { x: 4, y: 3, width: 22, height: 10, class: name === "objects" ? `box ${side.styles.certified}` : style }),
         ),
-        words,
+        side.layers[name] ?? words,
       ),
     ),
   );
-  byId("previous").addEventListener("click", () => step(-1));
-  byId("next").addEventListener("click", () => step(1));
 }
 
-// Two questions, each with its own signs: is an object certified for the chosen location, and is it proven at the one
-// position where the patch is drawn?
+// Two questions on each side, each with its own signs: is a box certified for the chosen location, and is it proven or
+// supported at the one position where the patch is drawn?
 function updateLegend() {
-  const styles = new Set(objectsOf(view.image).map(verdictOf));
+  const styles = new Set(shownBoxes().map((n) => verdictIn(side, n)));
   const entry = (style, words) => {
     const box = draw("rect", { x: 4, y: 3, width: 22, height: 10, class: `box ${style}` });
     const swatch = draw("svg", { class: "swatch", viewBox: "0 0 30 16", "aria-hidden": "true" }, box);
     return make("span", {}, ...(style in VERDICTS ? [swatch, " "] : []), signOf(style, words));
   };
-  const always = ["certified", "uncertified"];
+  const always = [side.styles.certified, side.styles.uncertified];
   const verdictEntries = Object.keys(VERDICTS).filter((style) => always.includes(style) || styles.has(style));
   byId("legend").replaceChildren(
     make("dt", {}, attack.location === "anywhere" ? "Patch anywhere" : `Patch ${attack.location}, any such position`),
     make("dd", {}, ...verdictEntries.map((style) => entry(style, VERDICTS[style].words))),
     make("dt", {}, "Patch as drawn, this one position"),
-    make("dd", {}, ...Object.keys(POSITION_SIGNS).map((style) => entry(style, POSITION_SIGNS[style].words))),
+    make("dd", {}, ...Object.values(side.positions).map((style) => entry(style, POSITION_SIGNS[style].words))),
   );
 }
 
@@ -73,13 +95,13 @@ function toggleLayer({ target }) {
 }
 
 function openImage(i, object) {
-  const objects = objectsOf(i).filter((n) => !certificates.ignore[n]);
-  const preferred = objects.find((n) => gallery.matching.has(n)) ?? objects[0] ?? -1;
+  const objects = shownBoxes(i).filter((n) => !side.certificates.ignore[n]);
+  const preferred = (side === SIDES.hide ? objects.find((n) => gallery.matching.has(n)) : undefined) ?? objects[0] ?? -1;
   setImage(i, object ?? preferred);
   view.zoom = { x: 0, y: 0, scale: 1 };
   const { width, height } = imageSize();
   const size = patchSize(attack.area, attack.aspect, width, height);
-  const [x1, y1, x2, y2] = view.object >= 0 ? boxOf(view.object) : [0, 0, width, height];
+  const [x1, y1, x2, y2] = view.object >= 0 ? boxOf(view.object, side.certificates) : [0, 0, width, height];
   placePatch(Math.round((x1 + x2 - size[0]) / 2), Math.round((y1 + y2 - size[1]) / 2));
   applyZoom();
   loadImage();
@@ -88,8 +110,8 @@ function openImage(i, object) {
 
 // The visible image is certified first, and at once.
 function certifyShown() {
-  const unknown = objectsOf(view.image).filter((n) => !verdicts.known[n]);
-  for (const _ of certifyObjects(attack, unknown, verdicts));
+  const unknown = shownBoxes().filter((n) => !side.verdicts.known[n]);
+  for (const _ of certifyObjects(attack, unknown, side.verdicts, side.certificates));
 }
 
 function setImage(i, object) {
@@ -118,7 +140,7 @@ function loadImage() {
     });
   }
   view.details = details === null ? null : JSON.parse(details);
-  for (const kind of view.details ? ["single_view", "multi_view"] : [])
+  for (const kind of view.details ? ["single_view", "multi_view", "support"] : [])
     view.details[kind] = decodeColumn("f4", view.details[kind]);
   byId("no-image").hidden = !missing.has(i);
   byId("no-image").textContent =
@@ -142,7 +164,7 @@ function step(by) {
 }
 
 function stepObject(by) {
-  const objects = objectsOf(view.image).filter((n) => !certificates.ignore[n]);
+  const objects = shownBoxes().filter((n) => !side.certificates.ignore[n]);
   const next = objects[objects.indexOf(view.object) + by];
   if (next !== undefined) chooseObject(next);
 }
@@ -166,13 +188,17 @@ function chooseObject(n) {
   if (!byId("part-sequences").hidden) chooseRow(rowOf(n)); // followed from frame to frame
   updateView();
 }
-const addressOf = (n) => `image/${certificates.image[n]}/${n - certificates.object_first[certificates.image[n]]}`;
+// Addresses name objects: under the other side that of the image stands.
+function addressOf(n) {
+  const i = side.certificates.image[n];
+  return side === SIDES.hide ? `image/${i}/${n - certificates.object_first[i]}` : `image/${i}`;
+}
 
 function measureJoint(size) {
-  const key = `${view.image} ${size} ${attack.threshold}`;
+  const key = `${side.question} ${view.image} ${size} ${attack.threshold}`;
   if (view.jointKey === key) return;
-  const objects = objectsOf(view.image).filter((n) => !certificates.ignore[n]);
-  view.joint = jointCertificate(certificates, objects, size, attack.threshold);
+  const objects = shownBoxes().filter((n) => !side.certificates.ignore[n]);
+  view.joint = jointCertificate(side.certificates, objects, size, attack.threshold);
   view.jointKey = key;
 }
 
@@ -180,9 +206,9 @@ function updateView() {
   const size = currentSize();
   placePatch(view.x, view.y); // a patch of another size has other outermost positions
   measureJoint(size);
-  const shown = (n) => certificates.shownTarget(n, attack.location, size, attack.threshold);
+  const shown = (n) => side.certificates.shownTarget(n, attack.location, size, attack.threshold);
   const proofs = new Map(
-    objectsOf(view.image).map((n) => [n, certificates.proofAt(shown(n), view.x, view.y, size, attack.threshold)]),
+    shownBoxes().map((n) => [n, side.certificates.proofAt(shown(n), view.x, view.y, size, attack.threshold)]),
   );
   const target = view.object < 0 ? -1 : shown(view.object);
   drawBoxes();
@@ -348,11 +374,11 @@ function movePatchByKey(event) {
 function chooseAt(event) {
   const [x, y] = pointAt(event);
   const area = ([x1, y1, x2, y2]) => (x2 - x1) * (y2 - y1);
-  const here = objectsOf(view.image).filter((n) => {
-    const [x1, y1, x2, y2] = boxOf(n);
+  const here = shownBoxes().filter((n) => {
+    const [x1, y1, x2, y2] = boxOf(n, side.certificates);
     return x1 <= x && x < x2 && y1 <= y && y < y2;
   });
-  here.sort((a, b) => area(boxOf(a)) - area(boxOf(b)));
+  here.sort((a, b) => area(boxOf(a, side.certificates)) - area(boxOf(b, side.certificates)));
   if (here.length) chooseObject(here[0]);
 }
 

@@ -2,7 +2,7 @@
 
 // The strips that a mask removes.
 function stripsOfMask(n, mask) {
-  const { axis, from, to, stripsOf } = certificates.masksOf[n];
+  const { axis, from, to, stripsOf } = side.certificates.masksOf[n];
   return stripsOf[mask].map((strip) => ({ axis: axis[strip], from: from[strip], to: to[strip] }));
 }
 
@@ -14,20 +14,21 @@ function stripWords({ axis, from, to }) {
 
 const maskWords = (n, mask) => `everything ${stripsOfMask(n, mask).map(stripWords).join(", ")}`;
 
-const positionOf = (proof) => (proof === null ? "unproven" : "proven");
+const positionOf = (proof) => side.positions[proof === null ? "unproven" : "proven"];
+const countShown = (count) => plural(count, ...side.things);
 
 function proofWords(n, proof) {
-  if (proof === null) return "not proven at this position";
+  if (proof === null) return side.notProven;
   const removes = maskWords(n, proof.views[0].mask);
   return proof.kind === "single_view"
-    ? `proven by the view that removes ${removes}`
+    ? `${side.provenBy} the view that removes ${removes}`
     : `proven by ${proof.views.length} views combined; the strongest removes ${removes}`;
 }
 
 function detectedWords(n) {
-  const found = certificates.found[n];
+  const found = side.certificates.found[n];
   const words = ["not detected", "detected only undefended", "recovered by masking", "detected"][found];
-  return found ? `${words}, score ${certificates.score[n].toFixed(2)}` : `${words} without an attack`;
+  return found ? `${words}, score ${side.certificates.score[n].toFixed(2)}` : `${words} without an attack`;
 }
 
 function changeWords(n) {
@@ -39,6 +40,8 @@ function changeWords(n) {
 function jointWords(counting) {
   if (!counting.length) return "";
   const { count } = view.joint;
+  if (side === SIDES.fabricate)
+    return `Joint certificate: one such patch, at any position, made at most ${counting.length - count} of ${countShown(counting.length)}.`;
   return (
     `Joint certificate: ${count} of ${countWords(counting.length)} ${count === 1 || counting.length === 1 ? "is" : "are"} guaranteed ` +
     "to remain under this patch at any position; one output box may cover several."
@@ -50,37 +53,35 @@ const MAX_KINDS = 4;
 function kindTable(counting) {
   const size = currentSize();
   const kinds = new Map();
-  for (const n of [...counting].sort((a, b) => certificates.size[b] - certificates.size[a])) {
+  for (const n of [...counting].sort((a, b) => side.certificates.size[b] - side.certificates.size[a])) {
+    const { certificates: by, styles: names } = side;
     const styles = locations.map((location) =>
-      certificates.vacuous(n, location, size)
-        ? "vacuous"
-        : certificates.certified(n, location, size, attack.threshold)
-          ? "certified"
-          : "uncertified",
+      by.vacuous(n, location, size)
+        ? names.vacuous
+        : by.certified(n, location, size, attack.threshold)
+          ? names.certified
+          : names.uncertified,
     );
     const kind = styles.map((style) => VERDICTS[style].sign).join("");
     if (!kinds.has(kind)) kinds.set(kind, { n, styles, others: 0 });
     else kinds.get(kind).others += 1;
   }
   const rows = [...kinds.values()].slice(0, MAX_KINDS).map(({ n, styles, others }) => {
-    const share = `, ${+(100 * certificates.size[n]).toPrecision(2)} %`;
-    const name = make("span", {}, isolate(nameOf(n)), share, others ? `, and ${others} more` : "");
+    const share = `, ${+(100 * side.certificates.size[n]).toPrecision(2)} %`;
+    const name = make("span", {}, isolate(side.nameOf(n)), share, others ? `, and ${others} more` : "");
     return [name, ...styles.map((style) => signOf(style))];
   });
-  return rows.length ? table([`${thing}, share of image`, ...locations], rows) : "";
+  return rows.length ? table([`${side.things[0]}, share of image`, ...locations], rows) : "";
 }
 function listObjects(size, proofs) {
-  const objects = [...proofs.keys()].sort((a, b) => certificates.ignore[a] - certificates.ignore[b] || a - b);
-  const counting = objects.filter((n) => !certificates.ignore[n]);
+  const objects = [...proofs.keys()].sort((a, b) => side.certificates.ignore[a] - side.certificates.ignore[b] || a - b);
+  const counting = objects.filter((n) => !side.certificates.ignore[n]);
   const unproven = counting.filter((n) => proofs.get(n) === null).length;
-  const style = unproven ? "unproven" : "proven";
-  const all = countWords(counting.length);
+  const style = side.positions[unproven ? "unproven" : "proven"];
   const here = () =>
-    !counting.length
-      ? make("strong", {}, `No ${things} here.`)
-      : unproven
-        ? signOf(style, `${unproven} of ${all} ${unproven === 1 ? "is" : "are"} not proven at this patch position.`)
-        : signOf(style, `${counting.length === 1 ? `The ${thing} is` : `All ${all} are`} proven at this patch position.`);
+    counting.length
+      ? signOf(style, side.here(unproven, counting.length))
+      : make("strong", {}, `No ${side.things[1]} here.`);
   byId("patch-words").replaceChildren(`Patch of ${size[0]} × ${size[1]} pixels at (${view.x}, ${view.y}). `, here());
   byId("hero-words").replaceChildren(here(), kindTable(counting));
   byId("sequence-words").replaceChildren(here());
@@ -93,8 +94,8 @@ function listObjects(size, proofs) {
 const NOW_WORDS = { far: "far from", close: "close to", over: "over" };
 
 function objectItem(n, proof, size) {
-  const style = verdictOf(n);
-  const change = baseline && !certificates.ignore[n] ? changeWords(n) : "";
+  const style = verdictIn(side, n);
+  const change = baseline && side === SIDES.hide && !certificates.ignore[n] ? changeWords(n) : "";
   const button = make(
     "button",
     {
@@ -104,8 +105,8 @@ function objectItem(n, proof, size) {
       "data-proven": String(proof !== null),
       click: () => chooseObject(n),
     },
-    isolate(nameOf(n)),
-    make("span", { class: "soft" }, `${areaWords(certificates.size[n])} of the image; ${detectedWords(n)}`),
+    isolate(side.nameOf(n)),
+    make("span", { class: "soft" }, `${areaWords(side.certificates.size[n])} of the image; ${detectedWords(n)}`),
     make(
       "span",
       {},
@@ -116,7 +117,7 @@ function objectItem(n, proof, size) {
       "span",
       {},
       signOf(positionOf(proof)),
-      `patch ${NOW_WORDS[certificates.locationOf(n, view.x, view.y, size)]} it: ${proofWords(n, proof)}`,
+      `patch ${NOW_WORDS[side.certificates.locationOf(n, view.x, view.y, size)]} it: ${proofWords(n, proof)}`,
     ),
   );
   return make("li", {}, button);
@@ -126,29 +127,29 @@ function describeChosen(target, size) {
   const n = view.object,
     rows = [];
   if (target >= 0) {
-    const { single, safe, stars } = certificates.at(target, attack.threshold);
-    const side = certificates.largestSquare(n, attack.threshold);
-    const { width, height } = certificates.masksOf[n];
-    const unproven = certificates.unproven(target, size, attack.threshold);
-    const labelCount = certificates.targets[n].length;
+    const { single, safe, stars } = side.certificates.at(target, attack.threshold);
+    const square = side.certificates.largestSquare(n, attack.threshold);
+    const { width, height } = side.certificates.masksOf[n];
+    const unproven = side.certificates.unproven(target, size, attack.threshold);
+    const labelCount = side.certificates.targets[n].length;
     const total = (width + size[0] - 1) * (height + size[1] - 1);
     const left = unproven.reduce((sum, [x1, y1, x2, y2]) => sum + (x2 - x1 + 1) * (y2 - y1 + 1), 0);
     rows.push(
-      ["largest certified square, anywhere", side ? `${side} px, ${areaWords((side * side) / (width * height))}` : "none"],
-      ["unproven patch positions", `${percent((100 * left) / total)} %`],
-      ["safe masks (single view)", String(single.length)],
+      [side.rows[0], square ? `${square} px, ${areaWords((square * square) / (width * height))}` : "none"],
+      [side.rows[1], `${percent((100 * left) / total)} %`],
+      [side.rows[2], String(single.length)],
     );
     if (data.only_halves) rows.push(["safe lines: left, top, right, bottom", safeLines(safe, width, height).join(", ")]);
-    if (data.evidence) rows.push(["proofs from several views", String(stars.length)]);
+    if (data.evidence && side === SIDES.hide) rows.push(["proofs from several views", String(stars.length)]);
     if (labelCount > 1) {
-      const shown = detectorName(certificates.target_label[target]);
+      const shown = detectorName(side.certificates.target_label[target]);
       rows.push(["detector class", make("span", {}, isolate(shown), `, one of ${labelCount} that map to this class`)]);
     }
-    if (certificates.target_truncated[target])
+    if (side.certificates.target_truncated[target])
       rows.push(["proofs from several views", "more than this page can hold: only proofs by a single view are shown"]);
   }
   byId("chosen").replaceChildren(
-    ...(n >= 0 ? [make("h3", {}, "Chosen: ", isolate(nameOf(n)))] : []),
+    ...(n >= 0 ? [make("h3", {}, "Chosen: ", isolate(side.nameOf(n)))] : []),
     make("dl", {}, ...rows.flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)])),
   );
 }
