@@ -117,6 +117,8 @@ def public():
     """Every public name: what packages list in `__all__`."""
     found = [objectseeker]
     for module in pkgutil.walk_packages(objectseeker.__path__, "objectseeker."):
+        if module.name.endswith("detectors.gpu") and find_spec("torch") is None:
+            continue  # it has no public names, and needs torch
         if (module.ispkg or module.name.count(".") == 1) and "cli" not in module.name:
             found.append(importlib.import_module(module.name))
     return [(module, name) for module in found for name in getattr(module, "__all__", ())]

@@ -1,6 +1,7 @@
 """MAITE: a defended detector as a Model, MAITE models and datasets where ours are taken, and a Metric."""
 
 import json
+import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -71,11 +72,12 @@ model, dataset = Model(), Dataset()
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
     """A MAITE model and dataset, as a module of a user has them."""
-    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "maite_parts.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(MODULE, names)
-    return SimpleNamespace(**names)
+    yield SimpleNamespace(**names)
+    sys.modules.pop("maite_parts", None)  # the next test has its own
 
 
 def defended(theirs):
@@ -140,7 +142,15 @@ def test_torchmetrics_measures_the_targets(theirs):
 
 def test_models_and_datasets_go_the_whole_way_on_the_command_line(theirs, tmp_path):
     command(
-        tmp_path, "observe", "python:mine:dataset", "-d", "python:mine:model", "--masks", "halves:4", "--out", "run"
+        tmp_path,
+        "observe",
+        "python:maite_parts:dataset",
+        "-d",
+        "python:maite_parts:model",
+        "--masks",
+        "halves:4",
+        "--out",
+        "run",
     )
     stored = open_run("run")
     assert [image.id for image in stored.images()] == [f"no/{index}" for index in range(len(BOXES))]
@@ -159,7 +169,9 @@ def test_models_and_datasets_go_the_whole_way_on_the_command_line(theirs, tmp_pa
         tmp_path, "gate", "run", "--policy", "policy.toml", "--defense", "tuned/defense.json", "--allow-tuned-images"
     )
     assert gate("run", "policy.toml", defense="tuned/defense.json", allow_tuned_images=True).verdict == "pass"
-    again = observe("python:mine:dataset", "python:mine:model", out="run", masks="halves:4")  # resumes: nothing changed
+    again = observe(
+        "python:maite_parts:dataset", "python:maite_parts:model", out="run", masks="halves:4"
+    )  # resumes: nothing changed
     assert again.complete
 
 
@@ -243,6 +255,9 @@ def test_what_cannot_be_used_is_refused(theirs, tmp_path):
     agnostic = ObjectSeeker(two, RULE.with_settings(classwise=False))
     with pytest.raises(ObjectSeekerError, match=r"class-agnostic rule needs every class .*lacks 'elk'"):
         agnostic.as_maite(index2label=LABELS)
-    for spec, message in (("python:mine:BOXES", "is not a MAITE dataset"), ("python:nothing:x", "importing nothing")):
+    for spec, message in (
+        ("python:maite_parts:BOXES", "is not a MAITE dataset"),
+        ("python:nothing:x", "importing nothing"),
+    ):
         with pytest.raises(ObjectSeekerError, match=message):
             observe(spec, "builtin", out="none")
