@@ -10,7 +10,7 @@ from oracle import box_of
 
 from objectseeker import Observation, Patch, Rule
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.evidence import FULL, UNIT, build_stars, certain_neighbors, certified_weights
+from objectseeker.core.evidence import FULL, UNIT, Stars, build_stars, certain_neighbors, certified_weights
 from objectseeker.core.pruning import are_neighbors, cluster_evidence
 from objectseeker.core.recipes import MOST_MASKS
 from objectseeker.core.rules.iou import iou_lower_bound
@@ -108,3 +108,27 @@ def test_evidence_of_exactly_one_is_not_certified(make, count, score):
     assert rule.certify(observation, g, threat).certified.tolist() == [[score > 0.5]]
     assert rule.certify_jointly(observation, g, Patch(0.0001, location="anywhere")).count == (count == 2 or score > 0.5)
     assert certify(observation, g, threat, mask_threshold=0.5).certified.all()
+
+
+def test_views_that_prove_an_object_together_have_a_star_with_its_center():
+    """Neighbors of a box that is not left need not be neighbors of each other."""
+    masks, rng, proven = halves(20, 20, 2), np.random.default_rng(0), 0
+    for _ in range(300):
+        count = int(rng.integers(1, 5))
+        evidence = rng.choice([0.0, 0.25, 0.5, 0.75, FULL], (count, len(masks)), p=[0.6, 0.1, 0.1, 0.1, 0.1])
+        center = rng.integers(0, len(masks), count)
+        evidence[np.arange(count), center] = np.maximum(evidence[np.arange(count), center], 0.25)
+        stars, views = Stars(masks, evidence, center), rng.random(len(masks)) < 0.6
+
+        def proves(left, evidence=evidence, center=center):
+            return any(
+                left[middle] and sum(row[left]) >= 1 + MARGIN for row, middle in zip(evidence, center, strict=True)
+            )
+
+        few = stars.weakest_proof(views)
+        assert (few is not None) == proves(views)
+        if few is not None:
+            assert views[few].all()
+            assert proves(np.isin(np.arange(len(masks)), few))
+            proven += 1
+    assert 50 < proven < 250

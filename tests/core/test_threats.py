@@ -2,11 +2,12 @@
 
 import numpy as np
 import oracle
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Patch
-from objectseeker.core.threats import PatchPositions, patch_sizes
+from objectseeker import ObjectSeekerError, Patch
+from objectseeker.core.threats import PatchPositions, parse_area, patch_sizes
 
 
 def test_sides_round_up():
@@ -67,3 +68,9 @@ def test_the_three_locations_partition_anywhere():
             seen[y_first + 2 : y_last + 3, x_first + 3 : x_last + 4] |= x_first <= x_last and y_first <= y_last
         counts += seen
     assert (counts == 1).all()
+
+
+@pytest.mark.parametrize("text", ["1_0%", "0.0_1", "٣%", "1%%", "1"])
+def test_an_area_has_ascii_digits_and_one_meaning(text):
+    with pytest.raises(ObjectSeekerError):
+        parse_area(text)
