@@ -162,8 +162,8 @@ IDENTIFIERS = {
 # What a file may say although it is banned, and why.
 ALLOWED: dict[str, set[str]] = {
     "scripts/check_language.py": {"*"},  # the list itself
-    "scripts/fuzz_commands.py": {"photographs"},  # a function of the tests
-    "scripts/fuzz_release.py": {"photographs", "photos"},  # the same, and the folder it makes
+    "scripts/fuzz_commands.py": {"photographs", "photos"},  # a function of the tests, and the folder it makes
+    "scripts/fuzz_release.py": {"photographs", "photos"},  # the same
     "src/objectseeker/demo/samples/ATTRIBUTION.md": {"photo", "photograph", "photographs"},  # addresses
     "src/objectseeker/serve/limits.py": {"identity"},  # a content coding of HTTP
     "train_builtin/README.md": {"photos"},  # the name of a pack

@@ -18,7 +18,7 @@ def test_a_short_round_finds_nothing():
     outcome = fuzz(seed=23, inputs=500, seconds=60)
     assert [finding.told(23) for finding in outcome.findings] == []
     assert all(outcome.counts.values()), outcome.counts
-    assert all(outcome.refused.values()), outcome.refused
+    assert all(outcome.rejected.values()), outcome.rejected
 
 
 def saying(text):

@@ -98,8 +98,8 @@ class BoxTally:
     def ap50(self, objects: Floats, weights: Floats, *, ranked: bool = False) -> Floats:
         """Return AP at IoU 0.5 of samples, mean over classes: the area under the precision envelope.
 
-        Every box is a point of the curve. `objects` (samples, classes) are the objects of each sample. NaN where no
-        class has any, and of summed tallies.
+        Every rank is a point of the curve; boxes of equal rank are one point, so that no order among them decides.
+        `objects` (samples, classes) are the objects of each sample. NaN where no class has any, and of summed tallies.
         """
         score, outcome = (self.ranking_score, self.ranked_outcome) if ranked else (self.score, self.outcome)
         total, classes = np.zeros(len(weights)), (objects > 0).sum(axis=1)
@@ -109,10 +109,12 @@ class BoxTally:
             mine = np.flatnonzero((self.label == label) & (outcome != IGNORED))
             mine = mine[np.lexsort((-self.score[mine], -score[mine]))]  # the score decides between equal ranks
             right = outcome[mine] == TRUE_POSITIVE
+            ranks = np.stack([score[mine], self.score[mine]])
+            last = np.append((ranks[:, 1:] != ranks[:, :-1]).any(axis=0), True)[: len(mine)]  # of equal ranks
             for some in row_blocks(len(weights), len(mine)):
                 seen = weights[some][:, self.image[mine]].T  # (boxes, samples)
-                true = np.cumsum(seen * right[:, None], axis=0)
-                boxes = np.cumsum(seen, axis=0)
+                true = np.cumsum(seen * right[:, None], axis=0)[last]
+                boxes = np.cumsum(seen, axis=0)[last]
                 recall = np.divide(true, objects[some, label], out=np.zeros_like(true), where=objects[some, label] > 0)
                 precision = np.divide(true, boxes, out=np.zeros_like(true), where=boxes > 0)
                 if len(mine):
