@@ -80,12 +80,13 @@ def rows(images):
 
 
 def ap50(ranked, objects):
-    """Precision at every box; at each recall the best precision at or after it; the area of that staircase."""
+    """Precision at every rank, equal ranks together; at each recall the best precision at or after it; the area."""
     ranked = sorted((row for row in ranked if row[0] >= 0), key=lambda row: [-one for one in row[1:]])
     points, right = [], 0
     for n, (outcome, *_) in enumerate(ranked, 1):
         right += outcome
-        points.append((right / objects, right / n))
+        if n == len(ranked) or ranked[n][1:] != ranked[n - 1][1:]:
+            points.append((right / objects, right / n))
     area, before = 0.0, 0.0
     for n, (recall, _) in enumerate(points):
         area += (recall - before) * max(precision for _, precision in points[n:])
