@@ -113,6 +113,47 @@ def test_the_command_line_reference_is_what_help_says():
     assert written == cli_reference(), "run python scripts/write_cli_reference.py"
 
 
+@pytest.fixture
+def tables(monkeypatch):
+    """scripts/write_tables.py as a module."""
+    monkeypatch.syspath_prepend(str(DOCS.parent / "scripts"))
+    return importlib.import_module("write_tables")
+
+
+@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.name)
+def test_tables_are_those_of_their_data_files(tables, page):
+    text = page.read_text(encoding="utf-8")
+    assert text == tables.with_tables(page, text), "run python scripts/write_tables.py"
+    assert text.count("<!-- table:") == len(tables.MARKED.findall(text))
+    if page.parent.name == "results":
+        assert not re.findall(r"^ *\|---", tables.MARKED.sub("", text), re.M), "a table without a data file"
+        assert not tables.unknown_numbers(page, text), "numbers that are in no data file of the page"
+
+
+def test_every_data_file_is_used(tables):
+    texts = [page.read_text(encoding="utf-8") for page in tables.pages()]
+    used = {name for text in texts for name in tables.names_in(text)}
+    assert used == {file.stem for file in tables.DATA.iterdir()}
+
+
+def test_a_table_that_differs_from_its_data_is_found(tables, tmp_path, monkeypatch):
+    data = {"command": "c", "date": "2026-11-19", "hardware": "h", "software": "s", "columns": ["a", "b"]}
+    data["rows"] = [["x", 1.50], ["y", [2.5, 1.25, 3]], ["z", None]]
+    (tmp_path / "t.json").write_text(json.dumps(data))
+    monkeypatch.setattr(tables, "DATA", tmp_path)
+    page = tmp_path / "page.md"
+    text = tables.with_tables(page, "<!-- table: t\ncolumns: b | a\nrows: y | x\n-->\n<!-- end -->\n")
+    assert "| b | a |\n|---|---|\n| 2.5 (1.25 to 3) | y |\n| 1.5 | x |\n" in text
+    assert tables.with_tables(page, text) == text
+    assert tables.with_tables(page, text.replace("1.5", "1.6")) == text
+    assert tables.unknown_numbers(page, text + "From 1.25 to 3 %.\n") == []
+    assert tables.unknown_numbers(page, text + "From 1.25 to 4 %, or 7.5/2.5 in `9.9`.\n") == ["4", "7.5"]
+    with pytest.raises(tables.TableError, match="no column"):
+        tables.with_tables(page, text.replace("b | a", "b | c"))
+    with pytest.raises(tables.TableError, match="no data file"):
+        tables.with_tables(page, "<!-- table: u -->\n<!-- end -->\n")
+
+
 def public():
     """Every public name: what packages list in `__all__`."""
     found = [objectseeker]

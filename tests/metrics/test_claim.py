@@ -99,16 +99,3 @@ def test_only_the_named_protocol_is_claimed(workplace):
     for option in (["--patch-area", "2%"], ["--operating-point", "fppi=1"]):
         done = run(workplace, "evaluate", "run", *option, "--claim", "claims/no.json", code=2)
         assert "a claim is measured" in done.stderr
-
-
-def test_the_texts_have_the_table_of_the_claims():
-    """README and the page of results state what the claims in the repository state."""
-    sys.path.insert(0, str(SCRIPT.parent))
-    from check_claims import with_table
-
-    files = sorted((ROOT / "claims").glob("*.json"))
-    claims = [Claim.load(file) for file in files]
-    assert claims
-    for page in (ROOT / "README.md", ROOT / "docs" / "results" / "claims.md"):
-        text = page.read_text(encoding="utf-8")
-        assert text == with_table(text, claims), f"run: python scripts/check_claims.py claims/*.json --write {page}"
