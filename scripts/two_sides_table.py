@@ -76,13 +76,13 @@ def with_interval(tally: Tally, one: Metric) -> str:
 def tally_of(path: Path, defense: Defense | None, masks: str | None, threat: ThreatModel, limit: int | None) -> Tally:
     run = open_run(path)
     if masks is None and limit is None:
-        return evaluate(run, defense, threat=threat, intervals=False).tally
+        return evaluate(run, defense, threat=threat, fabrication=True, intervals=False).tally
     chosen = run.defense() if defense is None else defense
     images = list(run.images())[:limit]
     if masks is not None:
         images = restrict_images(images, parse_recipe(masks))
     settings = settings_for(run, chosen, threat=threat)
-    return evaluate_images(images, run.label_map, settings, intervals=False).tally
+    return evaluate_images(images, run.label_map, settings, fabrication=True, intervals=False).tally
 
 
 def main() -> None:

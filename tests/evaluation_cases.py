@@ -195,9 +195,9 @@ def _overlap(box, truth, crowd: bool) -> float:
     return shared / whole if whole > 0 else 0.0
 
 
-def evaluated(images, settings: EvaluationSettings) -> dict:
+def evaluated(images, settings: EvaluationSettings, **options) -> dict:
     """What `evaluate --json` prints."""
-    return evaluate_images(images, VOCABULARY, settings, intervals=False).to_dict()
+    return evaluate_images(images, VOCABULARY, settings, intervals=False, **options).to_dict()
 
 
 def tabled(sweep, *arguments, **options) -> list[dict]:

@@ -22,13 +22,13 @@ def workplace(tmp_path_factory):
 
 
 def test_evaluate_compares_it_with_ours(workplace):
-    answer = json.loads(run(workplace, "evaluate", "run", "--detectorguard", "--json").stdout)
+    answer = json.loads(run(workplace, "evaluate", "run", "--measure", "detectorguard", "--json").stdout)
     assert [row["defense"] for row in answer["rows"]][:2] == ["undefended", "DetectorGuard"]
     assert answer["network"]["network"] == "network.onnx"  # the stored features count
-    run(workplace, "evaluate", "run", "--detectorguard", "--out", "tables")
+    run(workplace, "evaluate", "run", "--measure", "detectorguard", "--out", "tables")
     assert (workplace / "tables" / "detectorguard.csv").read_text().count("\n") > 3
 
 
 def test_it_is_compared_at_a_clean_recall(workplace):
-    done = run(workplace, "evaluate", "run", "--detectorguard", "--operating-point", "fppi=1", code=2)
-    assert "omit fppi and --by" in done.stderr
+    done = run(workplace, "evaluate", "run", "--measure", "detectorguard", "--operating-point", "fppi=1", code=2)
+    assert "omit fppi, fabrication and --by" in done.stderr

@@ -169,7 +169,7 @@ def test_missing_damaged_and_foreign_features_are_told(run, network):
         with pytest.raises(ObjectSeekerError, match=r"000001\.features is damaged or belongs to another image"):
             list(read_features(run))
     one.unlink()
-    with pytest.raises(ObjectSeekerError, match=r"000001\.features .*run evaluate --detectorguard again"):
+    with pytest.raises(ObjectSeekerError, match=r"000001\.features .*run evaluate --measure detectorguard again"):
         list(read_features(run))
     one.write_bytes(content)
     before = [features.tolist() for features in read_features(run)]

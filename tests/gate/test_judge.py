@@ -91,7 +91,7 @@ def test_figures_are_those_of_evaluate(rule):
         'metric = "certified_true_positives"\nlocation = "far"\npatch_area = "1%"\nat_least = "1 %"',
         'metric = "certified_false_positives"\nlocation = "anywhere"\npatch_area = "1%"\nat_most = "1 %"',
     )
-    evaluated = evaluate_images(images, VOCABULARY, settings)
+    evaluated = evaluate_images(images, VOCABULARY, settings, fabrication=True)
     own = replace(DEFENSE, rule=settings.rule)
     policy = resolve_thresholds(
         replace(

@@ -11,7 +11,7 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, no
 from objectseeker import Defense, Halves, ObjectSeekerError, Rule
 from objectseeker.metrics import ImageSet, SearchSpace, SearchSpec, ThreatModel, evaluate_images, tune_images
 from objectseeker.metrics.comparison import MeasuredRun, _difference, compare, cross_tune, same_objects
-from objectseeker.metrics.evaluation import evaluation_metrics
+from objectseeker.metrics.evaluation import FABRICATION_ROWS, evaluation_metrics
 from objectseeker.metrics.image_set import split_images
 
 CHOICES = SearchSpace((0.6,), (1.0,), (0.1,))
@@ -152,7 +152,12 @@ def test_defenses_of_their_own():
     images = noisy(4, 14)
     runs = [stored(images, "one"), stored(images, "two")]
     strict = Defense(detector="builtin", rule=Rule(base_threshold=0.3, mask_threshold=0.95), masks=Halves(6))
-    found = compare(runs, [runs[0].defense(), strict], processes=1)
+    plain, found = (
+        compare(runs, [runs[0].defense(), strict], fabrication=requested, processes=1) for requested in (False, True)
+    )
     assert found.differences[0].metrics["defended.certified_recall.far"].value < 0
+    assert "defended.output_ap50" in found.differences[0].metrics
+    assert plain.differences[0].metrics.items() < found.differences[0].metrics.items()
+    assert plain.rows() == [row for row in found.rows() if row[""] not in FABRICATION_ROWS]
     scene = ImageSet.from_images(images, VOCABULARY)
     assert len(scene.counted) == found.to_dict()["runs"][0]["objects"]

@@ -10,7 +10,7 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import metric
-from objectseeker.metrics.evaluation import evaluate_images
+from objectseeker.metrics.evaluation import FABRICATION_ROWS, evaluate_images
 from objectseeker.metrics.output_boxes import SUPPORT_FITS, SUPPORT_THRESHOLDS, BoxTally, tune_support
 from objectseeker.metrics.settings import EvaluationSettings
 
@@ -32,15 +32,17 @@ def images(tmp_path_factory):
     return made
 
 
+SETTINGS = EvaluationSettings(
+    rule=RULE,
+    threshold_schedule=ThresholdSchedule.from_rule(RULE),
+    threat=THREAT,
+    base_threshold=RULE.base_threshold,
+)
+
+
 @pytest.fixture(scope="module")
 def evaluation(images):
-    settings = EvaluationSettings(
-        rule=RULE,
-        threshold_schedule=ThresholdSchedule.from_rule(RULE),
-        threat=THREAT,
-        base_threshold=RULE.base_threshold,
-    )
-    return evaluate_images(images, LabelMap.from_names(("a", "b")), settings)
+    return evaluate_images(images, LabelMap.from_names(("a", "b")), SETTINGS, fabrication=True)
 
 
 def matched(boxes: Detections, image: ObservedImage, order: np.ndarray) -> list[int]:
@@ -134,6 +136,27 @@ def test_metrics_of_classes_and_images_are_those_of_their_boxes(images, evaluati
     assert share.value(part) == pytest.approx(100 * np.mean(mine))
     interval = evaluation.intervals["defended.certified_true_positives.anywhere"]
     assert interval.low < share.value(evaluation.tally) < interval.high
+
+
+def test_what_nobody_requests_is_not_computed_and_nothing_else_depends_on_it(images, evaluation, monkeypatch):
+    monkeypatch.setattr(Rule, "certify_not_fabricated", None)
+    monkeypatch.setattr(Rule, "certified_scores", None)
+    plain = evaluate_images(images, LabelMap.from_names(("a", "b")), SETTINGS)
+    assert plain.tally.boxes is None
+    names = {"certified_true_positives", "certified_false_positives", "output_ap50", "ranked_ap50"}
+
+    def rest(content):
+        if isinstance(content, list):
+            return [rest(one) for one in content]
+        if not isinstance(content, dict):
+            return content
+        return {key: rest(value) for key, value in content.items() if not names & set(key.split("."))}
+
+    requested = evaluation.to_dict()
+    assert names < set(requested["defended"])
+    assert plain.to_dict() == rest(requested) != requested
+    labels = [row[""] for row in evaluation.rows()]
+    assert [row[""] for row in plain.rows()] == [one for one in labels if one not in FABRICATION_ROWS] != labels
 
 
 def test_sums_keep_the_shares_and_lose_the_ranks(evaluation):

@@ -31,7 +31,7 @@ def test_every_metric_of_a_sample_is_that_of_the_sample_as_a_run(images, setting
     whole = evaluate_images(images, VOCABULARY, settings)
     own = changed(settings, clean_recall=None)
     own = type(own)(rule=whole.defended.point.rule, threshold_schedule=own.threshold_schedule, threat=own.threat)
-    found = evaluate_images(images, VOCABULARY, own)
+    found = evaluate_images(images, VOCABULARY, own, fabrication=True)
     metrics = evaluation_metrics(found)
     assert set(found.intervals) == set(metrics)
     compared = 0
@@ -39,7 +39,7 @@ def test_every_metric_of_a_sample_is_that_of_the_sample_as_a_run(images, setting
         repeated = [one for one, often in zip(images, weights, strict=True) for _ in range(int(often))]
         if not any((~one.ignore).any() for one in repeated):
             continue
-        answer = evaluated(repeated, own)
+        answer = evaluated(repeated, own, fabrication=True)
         for name, metric in metrics.items():
             value = float(metric.values(found.tally, weights[None])[0])
             assert value == pytest.approx(value_in(answer, name), nan_ok=True), name
@@ -66,7 +66,7 @@ def test_a_class_without_objects_in_the_sample_does_not_count():
 
 def test_the_sum_of_all_images_has_the_same_metrics():
     images = run(7, 12, generous=1.0)
-    found = evaluate_images(images, VOCABULARY, EVIDENCE)
+    found = evaluate_images(images, VOCABULARY, EVIDENCE, fabrication=True)
     summed = found.tally.summed()
     assert len(summed.images) == 1
     assert summed.objects.sum() == len(found.tally.label) > len(summed.label)
@@ -98,9 +98,9 @@ def test_a_large_run_keeps_sums_only(monkeypatch):
 
 def test_an_evaluation_of_too_many_images_has_metrics_without_intervals_and_says_so(monkeypatch):
     images, settings = noisy(4, 9), changed(EVIDENCE, clean_recall=None)
-    small = evaluate_images(images, VOCABULARY, settings)
+    small = evaluate_images(images, VOCABULARY, settings, fabrication=True)
     monkeypatch.setattr("objectseeker.metrics.evaluation.MAX_TALLIED_IMAGES", 8)
-    large = evaluate_images(images, VOCABULARY, settings)
+    large = evaluate_images(images, VOCABULARY, settings, fabrication=True)
     assert large.intervals == {}
     expected = small.to_dict() | {"intervals": {}}
     without = {name.removeprefix("defended."): None for name in OF_RANKS}

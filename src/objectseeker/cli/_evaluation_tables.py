@@ -26,11 +26,14 @@ DEFINITIONS = (
     "boxes guaranteed per image: the output boxes that cover these objects at least: one per class, or one if "
     "the rule is class-agnostic; under the IoU rule more.",
     "false alerts: clean images to whose boxes masks add one.",
+    "vacuous: objects so large that no position is far from them; they count as certified there.",
+)
+
+FABRICATION_DEFINITIONS = (
     "not fabricated: the share of the output boxes that match an object (true positives), or none (false positives), "
     "that no patch far from the box, or anywhere, can have made.",
     "AP50 of output boxes: of the boxes at this operating point, ranked by score; or by certified score: at most the "
     "ranking margin above it.",
-    "vacuous: objects so large that no position is far from them; they count as certified there.",
 )
 
 ATTACK_LEGEND = (
@@ -111,6 +114,7 @@ def explain(found: Evaluation) -> list[str]:
         f"{threat.bound} bound",
         f"rule: {rule.name}; {', '.join(values)}",
         *DEFINITIONS,
+        *(FABRICATION_DEFINITIONS if found.tally.boxes is not None else ()),
     ]
 
 

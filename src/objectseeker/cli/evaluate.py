@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from objectseeker.runs.run import Run
 
 
+MEASURABLE = {"fabrication", "detectorguard"}
+
+
 @app.command()
 @expand_groups
 def evaluate(
@@ -79,18 +82,20 @@ def evaluate(
             metavar="RUN|FILE", help="Run of the images under attack, or attack.json.", rich_help_panel="Threat"
         ),
     ] = None,
-    detectorguard: Annotated[
-        bool, typer.Option("--detectorguard", help="Compare with DetectorGuard.", rich_help_panel="Advanced")
-    ] = False,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHAT", help="Also fabrication; or only detectorguard.", rich_help_panel="Advanced"),
+    ] = None,
 ) -> None:
     """Measure clean AP and certified recall of a run, with intervals; compare several runs.
 
     Everything is measured at the defense's own base threshold, as detect applies it, or with --operating-point
-    elsewhere on its curve. Of several runs, each is compared with the first, image by image where they hold the same
-    images. With --attacked RUN it measures what an attack on the same images takes, with --attacked FILE recall under
-    attack. With --cross-tune every run gets the
-    rule that suits it. Without annotations only --objects is possible: the objects are the boxes that the defended
-    detector outputs.
+    elsewhere on its curve. Of several runs, each is compared with the first, image by image where they hold the
+    same images. With --attacked RUN it measures what an attack on the same images takes, with --attacked FILE
+    recall under attack. With --cross-tune every run gets the rule that suits it. With --measure fabrication the
+    output boxes are certified not fabricated, too; with --measure detectorguard it compares with DetectorGuard
+    instead. Without annotations only --objects is possible: the objects are the boxes that the defended detector
+    outputs.
 
     Example:  objectseeker evaluate runs/voc --defense tuned/defense.json
     Example:  objectseeker evaluate runs/voc --set rule=paper --operating-point clean_recall=0.8
@@ -107,8 +112,15 @@ def evaluate(
     from objectseeker.metrics.slices import measure_slices
 
     point, model = parse_operating_point(operating_point), threat.threat_model()
+    wanted = set(measure or ())
+    if not wanted <= MEASURABLE:
+        raise ObjectSeekerError(f"--measure is fabrication or detectorguard: got {', '.join(sorted(wanted))}")
+    fabrication = "fabrication" in wanted
     if cross_tune is not None or len(runs) > 1:
-        _compare([open_run(path) for path in runs], defense, model, point, cross_tune, out, as_json)
+        if "detectorguard" in wanted:
+            raise ObjectSeekerError("--measure detectorguard takes one run and no --cross-tune")
+        options = point | {"fabrication": fabrication, "cross_tune": cross_tune}
+        _compare([open_run(path) for path in runs], defense, model, options, out, as_json)
         return
     run = open_run(runs[0])
     chosen = defense.build(run)
@@ -125,15 +137,25 @@ def evaluate(
             return
     if figures is not None:
         _write_figures(run, chosen, settings_for(run, chosen, threat=model, **point), figures)
-    if detectorguard:
-        if "fppi" in point or requested:
-            raise ObjectSeekerError("--detectorguard compares at a clean recall, on all images: omit fppi and --by")
+    if "detectorguard" in wanted:
+        if "fppi" in point or requested or fabrication:
+            raise ObjectSeekerError(
+                "--measure detectorguard compares at a clean recall, on all images: omit fppi, fabrication and --by"
+            )
         _compare_with_detectorguard(run, settings_for(run, chosen, threat=model, **point), out, as_json)
         return
     criteria = track_criteria(run, model, tracks)
     times = 1 if point.keys() <= {"base_threshold"} else 2  # that the images are read
     with progress("evaluating", times * len(run.indices)) as bar:
-        found = metrics.evaluate(run, chosen, threat=model, **point, tracks=criteria, on_image=bar.advance)
+        found = metrics.evaluate(
+            run,
+            chosen,
+            threat=model,
+            **point,
+            fabrication=fabrication or claim is not None,
+            tracks=criteria,
+            on_image=bar.advance,
+        )
     if claim is not None:
         from objectseeker.metrics.claim import make_claim
 
@@ -167,8 +189,7 @@ def _compare(
     runs: list[Run],
     options: RunDefenseOptions,
     threat: ThreatModel,
-    point: dict[str, Any],
-    cross_tune: float | None,
+    measured: dict[str, Any],
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -177,12 +198,11 @@ def _compare(
     from objectseeker.metrics.comparison import compare
     from objectseeker.text import to_csv
 
-    masks = None
-    if cross_tune is not None:
-        masks = options.masks()
-    defenses = [options.build(run) for run in runs] if cross_tune is None else None
+    tuned = measured["cross_tune"] is not None
+    masks = options.masks() if tuned else None
+    defenses = None if tuned else [options.build(run) for run in runs]
     with progress("evaluating", 0) as bar:
-        found = compare(runs, defenses, threat=threat, **point, cross_tune=cross_tune, masks=masks, on_step=bar.advance)
+        found = compare(runs, defenses, threat=threat, **measured, masks=masks, on_step=bar.advance)
     rows = found.rows()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -183,14 +183,14 @@ def describe(run: Run) -> dict[str, Any]:
     file = run.folder / FOLDER / DESCRIPTION
     if not file.exists():
         raise ObjectSeekerError(
-            f"{run.folder} has no DetectorGuard features. Add them with evaluate RUN --detectorguard."
+            f"{run.folder} has no DetectorGuard features. Add them with evaluate RUN --measure detectorguard."
         )
     description = _read_description(file)
     expected = {"run": run.fingerprint, "step": FEATURE_STEP, "format": FORMAT}
     if any(description.get(key) != value for key, value in expected.items()):
         raise ObjectSeekerError(
             f"the features in {run.folder / FOLDER} belong to another run or version. Remove that folder and run "
-            "evaluate --detectorguard again."
+            "evaluate --measure detectorguard again."
         )
     return description
 
@@ -206,12 +206,13 @@ def read_features(run: Run, index: Ints | None = None) -> Iterator[Features]:
             stored = file.read_bytes()
         except OSError as error:
             raise ObjectSeekerError(
-                f"cannot read {file} ({error.strerror}). If it is missing, run evaluate --detectorguard again."
+                f"cannot read {file} ({error.strerror}). If it is missing, run evaluate --measure detectorguard again."
             ) from None
         content = stored[CHECKSUM_BYTES:]
         if stored[:CHECKSUM_BYTES] != _checksum(maker, number, content):
             raise ObjectSeekerError(
-                f"{file} is damaged or belongs to another image. Remove it and run evaluate --detectorguard again."
+                f"{file} is damaged or belongs to another image. Remove it and run evaluate --measure detectorguard "
+                "again."
             )
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             features = arrays["features"]
@@ -245,7 +246,8 @@ def _read_description(file: Path) -> dict[str, Any]:
     seal = description.pop(CHECKSUM, None) if isinstance(description, dict) else None
     if seal is None or seal != _seal(description):
         raise ObjectSeekerError(
-            f"{file} is damaged or of another version. Remove {file.parent} and run evaluate --detectorguard again."
+            f"{file} is damaged or of another version. Remove {file.parent} and run evaluate --measure detectorguard "
+            "again."
         )
     return dict(description)
 

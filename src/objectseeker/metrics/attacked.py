@@ -194,6 +194,7 @@ def evaluate_attacked(
         run.label_map,
         settings_for(run, defense, threat=model, **point),
         defense=defense,
+        fabrication=True,
         intervals=intervals,
         on_image=on_image,
     )
@@ -202,7 +203,13 @@ def evaluate_attacked(
     deployed = clean.deployed
     settings = settings_for(run, deployed, threat=model)
     under_attack = evaluate_images(
-        attacked_images, run.label_map, settings, defense=deployed, intervals=intervals, on_image=on_image
+        attacked_images,
+        run.label_map,
+        settings,
+        defense=deployed,
+        fabrication=True,
+        intervals=intervals,
+        on_image=on_image,
     )
     counts, lost, outside_threat = _compare_images(clean_images, attacked_images, run.label_map, clean)
     if not intervals:

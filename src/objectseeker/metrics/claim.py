@@ -126,13 +126,16 @@ def make_claim(name: str, run: Run, evaluation: Evaluation) -> Claim:
     """State an evaluation by the named protocol, at the defense's own operating point, as a claim.
 
     Raises:
-        ObjectSeekerError: The protocol or the operating point is another one, or the run is unfinished.
+        ObjectSeekerError: The protocol or the operating point is another one, fabrication was not measured, or the run
+            is unfinished.
     """
     protocol, selected = evaluation.settings.protocol(), evaluation.settings.selected_by
     if protocol != PROTOCOL:
         raise ObjectSeekerError(f"a claim is measured by {PROTOCOL}: got {protocol}. Omit the options of the threat.")
     if evaluation.defense is None or evaluation.deployed != evaluation.defense:
         raise ObjectSeekerError(f"a claim is measured at the defense's own operating point: got {selected}. Omit it.")
+    if evaluation.tally.boxes is None:
+        raise ObjectSeekerError("a claim has the metrics of fabrication: got none. Evaluate with fabrication=True.")
     if not run.complete or run.unreadable:
         raise ObjectSeekerError(
             f"a claim needs every image: {run.folder} has {len(run.indices)} of its images. Observe again."
@@ -166,7 +169,7 @@ def check_claim(claim: Claim, run: Run) -> list[str]:
         ObjectSeekerError: The claim's defense is not that of the run.
     """
     defense = Defense.from_dict(claim.defense, f"the defense of {claim.name}")
-    found = make_claim(claim.name, run, evaluate(run, defense))
+    found = make_claim(claim.name, run, evaluate(run, defense, fabrication=True))
     differences = [
         f"{key} is claimed as {getattr(claim, key)!r}, the run has {getattr(found, key)!r}"
         for key in ("images", "objects", "dataset_sha256", "images_sha256", "detector", "forward_passes", "software")

@@ -23,6 +23,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.ap_search import SearchSpec, Trial, tune_images
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 from objectseeker.metrics.evaluation import (
+    FABRICATION_ROWS,
     ROWS,
     Evaluation,
     evaluate,
@@ -87,6 +88,7 @@ class Comparison:
         return [
             {"": label} | {name: _cell(known.get(key), key.partition(".")[2]) for name, known in columns.items()}
             for label, key in keys.items()
+            if label not in FABRICATION_ROWS or any(key in run.metrics for run in self.runs)
         ]
 
     def _repr_html_(self) -> str:
@@ -130,6 +132,7 @@ def compare(
     threat: ThreatModel | None = None,
     clean_recall: float | None = None,
     fppi: float | None = None,
+    fabrication: bool = False,
     cross_tune: float | None = None,
     masks: Recipe | None = None,
     seed: int = 0,
@@ -144,6 +147,7 @@ def compare(
         threat: The patch to certify against. Default: one square patch of 1 % of the image.
         clean_recall: Measure at this clean recall, a fraction, instead of at each defense's own base threshold.
         fppi: Measure with at most this many false positives per image instead.
+        fabrication: Certify the output boxes not fabricated, too.
         cross_tune: Measure every run under its own rules, with at most this loss of AP50 points: tuned on one half of
             its images and measured on the other, both ways.
         masks: With `cross_tune`: only these masks, among those of every run.
@@ -165,7 +169,9 @@ def compare(
     names = _distinct([run.folder.resolve().name for run in runs])
     if cross_tune is not None:
         search = {"threat": threat, "clean_recall": clean_recall, "fppi": fppi, "max_ap_loss": cross_tune, "seed": seed}
-        measured = [_cross_tuned(name, run, masks, search, on_step) for name, run in zip(names, runs, strict=True)]
+        measured = [
+            _cross_tuned(name, run, masks, search, fabrication, on_step) for name, run in zip(names, runs, strict=True)
+        ]
         protocol = f"tuned on each half with at most {cross_tune:g} points of AP50 lost, measured on the other"
     else:
         chosen = [None] * len(runs) if defenses is None else list(defenses)
@@ -176,6 +182,7 @@ def compare(
                 threat=threat,
                 clean_recall=clean_recall,
                 fppi=fppi,
+                fabrication=fabrication,
                 processes=processes,
                 on_image=on_step,
             )
@@ -199,12 +206,17 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _cross_tuned(
-    name: str, run: Run, masks: Recipe | None, search: dict[str, Any], on_step: Callable[[], None]
+    name: str,
+    run: Run,
+    masks: Recipe | None,
+    search: dict[str, Any],
+    fabrication: bool,
+    on_step: Callable[[], None],
 ) -> MeasuredRun:
     images = run.images() if masks is None else restrict_images(run.images(), masks)
     observing = run.manifest.observation_settings
     wanted = SearchSpec(mask_floor=observing.mask_floor, base_floor=observing.base_floor, losses=(), **search)
-    found = cross_tune(images, run.label_map, wanted, on_trial=lambda _: on_step())
+    found = cross_tune(images, run.label_map, wanted, fabrication=fabrication, on_trial=lambda _: on_step())
     metrics = found.metrics()
     return MeasuredRun(
         name,
@@ -281,6 +293,7 @@ def cross_tune(
     label_map: LabelMap,
     search: SearchSpec,
     *,
+    fabrication: bool = False,
     on_trial: Callable[[Trial], None] | None = None,
     on_image: OnImage = lambda: None,
 ) -> CrossTuned:
@@ -297,7 +310,9 @@ def cross_tune(
     for half in (0, 1):
         tuning = tune_images(images, label_map, replace(search, half=half), on_trial=on_trial)
         held_out = [images[n] for n in halves[1 - half]]
-        evaluation = evaluate_images(held_out, label_map, tuning.best.settings, intervals=False, on_image=on_image)
+        evaluation = evaluate_images(
+            held_out, label_map, tuning.best.settings, fabrication=fabrication, intervals=False, on_image=on_image
+        )
         if evaluation.defended.point is None:
             raise ObjectSeekerError(evaluation.defended.caveat() or "the held-out half has no such operating point")
         evaluations.append(evaluation)

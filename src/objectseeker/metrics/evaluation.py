@@ -32,6 +32,15 @@ from objectseeker.metrics.track_certificates import TrackCertificates, TrackCrit
 from objectseeker.runs.run import Run
 from objectseeker.text import per_image, percent, to_html
 
+FABRICATION_ROWS = {  # of what `fabrication` requests
+    **{
+        f"{kind} positives not fabricated, {location}": f"certified_{kind}_positives.{location}"
+        for kind in ("true", "false")
+        for location in ("far", "anywhere")
+    },
+    "AP50 of output boxes": "output_ap50",
+    "AP50 by certified score": "ranked_ap50",
+}
 # Rows of tables: their labels, and the metrics in them.
 ROWS = {
     "AP50": "ap50",
@@ -42,13 +51,7 @@ ROWS = {
     "guaranteed to remain": "joint_certified_recall",
     "boxes guaranteed per image": "guaranteed_boxes",
     "false alerts": "false_alert_rate",
-    **{
-        f"{kind} positives not fabricated, {location}": f"certified_{kind}_positives.{location}"
-        for kind in ("true", "false")
-        for location in ("far", "anywhere")
-    },
-    "AP50 of output boxes": "output_ap50",
-    "AP50 by certified score": "ranked_ap50",
+    **FABRICATION_ROWS,
 }
 PER_IMAGE = ("fppi", "spurious_per_image", "guaranteed_boxes")
 
@@ -237,7 +240,9 @@ class Evaluation:
         values = self.to_dict()
         names = ("undefended", "defended")
         return [
-            {"": label} | {name: self._cell(name, key, values[name]) for name in names} for label, key in ROWS.items()
+            {"": label} | {name: self._cell(name, key, values[name]) for name in names}
+            for label, key in ROWS.items()
+            if self.tally.boxes is not None or key not in FABRICATION_ROWS.values()
         ]
 
     def by(self, *columns: str, tags: ImageTags = NO_TAGS) -> list[SliceMetrics]:
@@ -282,20 +287,22 @@ class Evaluation:
                 "spurious_per_image": self.spurious_per_image,
                 "false_alerts": defended.alerts,
                 "false_alert_rate": self.false_alert_rate,
-                **self._two_sides(self.tally),
+                **self._of_output_boxes(self.tally),
             },
             "intervals": {name: [one.low, one.high] for name, one in self.intervals.items() if one.known},
             "per_class": [self._class_row(c) for c in self.classes],
         }
 
-    def _two_sides(self, tally: Tally) -> dict[str, Any]:
-        """Return the metrics of the output boxes: certified not fabricated, and AP50 by either rank."""
-        threat, known = self.settings.threat, tally.boxes is not None
+    def _of_output_boxes(self, tally: Tally) -> dict[str, Any]:
+        """Return the metrics of the output boxes, if requested: fabrication, and AP50 by either rank."""
+        threat = self.settings.threat
 
         def value(one: Metric) -> float | None:
-            number = one.value(tally) if known else float("nan")
+            number = one.value(tally)
             return None if np.isnan(number) else number
 
+        if tally.boxes is None:
+            return {}
         return {
             "certified_true_positives": {
                 location: value(metric.certified_true_positives(threat, location)) for location in threat.locations
@@ -318,7 +325,7 @@ class Evaluation:
             "clean_recall": defended.recall(c),
             "certified_recall": defended.certified_recall(c),
             "vacuous_far": None if defended.point is None else defended.point.vacuous_far(c),
-            **self._two_sides(self.tally.of_classes([c])),
+            **self._of_output_boxes(self.tally.of_classes([c])),
         }
 
 
@@ -330,6 +337,7 @@ def evaluate(
     clean_recall: float | None = None,
     base_threshold: float | None = None,
     fppi: float | None = None,
+    fabrication: bool = False,
     tracks: TrackCriteria | None = None,
     intervals: bool = True,
     processes: int | None = None,
@@ -347,6 +355,7 @@ def evaluate(
         clean_recall: Measure at the highest base threshold that reaches this clean recall, a fraction.
         base_threshold: Measure at this base threshold.
         fppi: Measure at the lowest base threshold with at most this many false positives per image.
+        fabrication: Certify the output boxes not fabricated, too, and measure AP ranked by certified score.
         tracks: Certify the tracks of sequences, too, by these criteria.
         intervals: Whether to compute confidence intervals.
         processes: How many processes share the images. Default: as many as there are cores, if that pays.
@@ -372,6 +381,7 @@ def evaluate(
         run.label_map,
         settings,
         defense=defense,
+        fabrication=fabrication,
         tracks=tracks,
         intervals=intervals,
         processes=default_process_count(len(run.indices)) if processes is None else processes,
@@ -403,6 +413,7 @@ def evaluate_images(
     settings: EvaluationSettings,
     *,
     defense: Defense | None = None,
+    fabrication: bool = False,
     tracks: TrackCriteria | None = None,
     intervals: bool = True,
     processes: int = 1,
@@ -422,7 +433,7 @@ def evaluate_images(
     - guaranteed_boxes: the output boxes per image that cover these objects at least; one box may cover several.
     - certified_true_positives, certified_false_positives: of the output boxes that match an object, and of those that
       match none, the share that is certified not fabricated. output_ap50 and ranked_ap50 are AP50 of the output boxes
-      there, ranked by score and by certified score.
+      there, ranked by score and by certified score. Only with `fabrication`.
     - false_alert_rate: clean images that are flagged because masks add a box to the base boxes; as when deployed, of
       whatever class.
 
@@ -434,6 +445,7 @@ def evaluate_images(
         label_map: Maps the detector's labels to those of the dataset.
         settings: The rule, how its thresholds follow the base threshold, the threat and the operating point.
         defense: What the rule is deployed as; the result names it.
+        fabrication: Certify the output boxes not fabricated, too.
         tracks: Certify the tracks of sequences, too, by these criteria.
         intervals: Whether to compute confidence intervals.
         processes: How many processes share the images, with the same result.
@@ -449,8 +461,16 @@ def evaluate_images(
         >>> evaluate_images(run.images(), run.label_map, settings).defended.ap50  # doctest: +SKIP
         71.0
     """
-    rule = settings.fixed_rule
-    request = TallyRequest(settings=settings, rule=rule, curves=True, tracks=tracks, **_threats(settings))
+    rule, threat = settings.fixed_rule, settings.threat
+    request = TallyRequest(
+        settings=settings,
+        rule=rule,
+        threats=(threat,),
+        joint_threats=(threat,) if threat.count == 1 else (),  # a joint certificate is about a single patch
+        fabrication_threats=(threat,) if fabrication else (),
+        curves=True,
+        tracks=tracks,
+    )
     if len(images) and not label_map.dataset_names:  # the images are not annotated
         raise ObjectSeekerError(nothing_counts(len(images)))
     options: dict[str, Any] = {"max_images": MAX_TALLIED_IMAGES, "processes": processes, "on_image": on_image}
@@ -466,7 +486,7 @@ def evaluate_images(
         run = replace(run, tally=tally, sequences=again.sequences)
     certified_tracks = None
     if tracks is not None:
-        certified_tracks = certify_tracks(run.sequences, label_map.dataset_names, tracks, settings.threat.anywhere())
+        certified_tracks = certify_tracks(run.sequences, label_map.dataset_names, tracks, threat.anywhere())
     evaluation = Evaluation(
         names=label_map.dataset_names,
         images=int(run.tally.images.sum()),
@@ -484,16 +504,6 @@ def evaluate_images(
         return evaluation
     known = {name: one.interval(run.tally) for name, one in evaluation_metrics(evaluation).items()}
     return replace(evaluation, intervals=known)
-
-
-def _threats(settings: EvaluationSettings) -> dict[str, tuple[ThreatModel, ...]]:
-    """Return the threats to certify against; a joint certificate is about a single patch."""
-    threat = settings.threat
-    return {
-        "threats": (threat,),
-        "joint_threats": (threat,) if threat.count == 1 else (),
-        "fabrication_threats": (threat,),
-    }
 
 
 def _total(tally: Tally, name: str) -> Curve:
@@ -573,6 +583,7 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, Metric]:
             metrics["defended.joint_certified_recall"] = metric.joint_certified_recall(threat)
             metrics["defended.guaranteed_boxes"] = metric.guaranteed_boxes(threat)
         metrics["defended.false_alert_rate"] = metric.false_alert_rate
+    if tally.boxes is not None:
         for location in threat.locations:
             metrics[f"defended.certified_true_positives.{location}"] = metric.certified_true_positives(threat, location)
             metrics[f"defended.certified_false_positives.{location}"] = metric.certified_false_positives(
