@@ -1,7 +1,7 @@
 """Find evaluation images among training images by what they look like (perceptual hash).
 
     python scripts/check_overlap.py --train train.npz train_a.bin train_b.bin --train voc:VOCdevkit:train \\
-        --held-out voc:VOCdevkit:val --held-out photos/ --write leave-out.txt
+        --held-out voc:VOCdevkit:val --held-out images/ --write leave-out.txt
 
 Each of --train and --held-out takes a data pack (its index, then its parts) or a DATASET as `objectseeker observe`
 takes it (a folder means all images below it), and may be repeated. Every image becomes 255 bits: the signs of the

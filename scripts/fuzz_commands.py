@@ -20,7 +20,7 @@ from objectseeker.cli._app import commands
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from command import photographs
+from command import write_dataset
 
 # Excluded: what runs for long by design, and what reaches beyond the folder.
 LEFT_OUT = {"demo", "serve", "defense"}  # the last is a group; its commands are listed by two words
@@ -32,9 +32,9 @@ LONG_WORK = {"--steps", "--restarts", "--positions", "--bootstrap", "--seeds", "
 USUAL: dict[str, tuple[str, ...]] = {
     "run": ("run",),
     "runs": ("run",),
-    "dataset": ("coco:truth.json:photos", "photos", "list:list.txt", "photos/0.png"),
-    "inputs": ("photos", "photos/0.png"),
-    "image": ("photos/0.png",),
+    "dataset": ("coco:truth.json:images", "images", "list:list.txt", "images/0.png"),
+    "inputs": ("images", "images/0.png"),
+    "image": ("images/0.png",),
     "spec": ("python:mine:detect",),
     "out": ("out", "out.html"),
     "detector": ("python:mine:detect", "python:mine:broken"),
@@ -52,7 +52,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "bound": ("exact", "paper"),
 }
 DETECTOR = ("--detector", "python:mine:detect")
-NAMES = ("nothing", "truth.json", "run/run.json", "photos", "/dev/null", "run/parts", ".", "..", "out[test]", "\udcff")
+NAMES = ("nothing", "truth.json", "run/run.json", "images", "/dev/null", "run/parts", ".", "..", "out[test]", "\udcff")
 
 UNUSUAL = (*NAMES, *(text for text in STRINGS if "\0" not in text))  # a process cannot be given that one
 
@@ -67,11 +67,11 @@ class Commands(Kind):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder.absolute() / "one" / "deep")  # so that .. stays inside
         os.chdir(self.folder)
-        photographs(self.folder, [(20, 10, 12, 9), (2, 2, 9, 9)], size=(48, 32))
+        write_dataset(self.folder, [(20, 10, 12, 9), (2, 2, 9, 9)], size=(48, 32))
         (self.folder / "names.txt").write_text("bright\n")
-        (self.folder / "list.txt").write_text("photos/0.png\n")
+        (self.folder / "list.txt").write_text("images/0.png\n")
         status, _, told = run_command(
-            ["observe", "coco:truth.json:photos", *DETECTOR, "--masks", "halves:2", "--out", "run"]
+            ["observe", "coco:truth.json:images", *DETECTOR, "--masks", "halves:2", "--out", "run"]
         )
         if status:
             raise RuntimeError(f"the run to spoil was not made: {told}")

@@ -67,7 +67,7 @@ class Images(Kind):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._seeds = _pictures()
+        self._seeds = _images()
 
     def write(self, rng: Rng) -> Path:
         suffix, content = pick(rng, self._seeds)
@@ -253,7 +253,7 @@ class Defenses(Kind):
         return None if len(masks) else f"the masks {defense.masks} are none"
 
 
-def _pictures() -> list[tuple[str, bytes]]:
+def _images() -> list[tuple[str, bytes]]:
     """A small image in every format and mode that is read."""
     noise = np.random.default_rng(0).integers(0, 256, (SIZE[1], SIZE[0], 4), dtype=np.uint8)
     color, gray = PIL.Image.fromarray(noise[..., :3]), PIL.Image.fromarray(noise[..., 0])

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from command import photographs
+from command import write_dataset
 from fuzz_commands import run_command, sentence_of
 from fuzz_kinds import Kind
 from fuzz_mutations import Rng, pick, spoiled_bytes, spoiled_json, spoiled_text
@@ -73,9 +73,9 @@ class Release(Kind):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder.absolute())
         os.chdir(self.folder)
-        photographs(self.folder, BOXES, size=(48, 32))
+        write_dataset(self.folder, BOXES, size=(48, 32))
         detector = ["--detector", "python:mine:detect", "--set", "masks=halves:2"]
-        _expect(run_command(["observe", "coco:truth.json:photos", *detector, "--out", "run"]), 0)
+        _expect(run_command(["observe", "coco:truth.json:images", *detector, "--out", "run"]), 0)
         run = open_run(self.folder / "run")
         run.defense().save(self.folder / "defense.json")
         self.defense = run.bind_defense(Defense.load(self.folder / "defense.json"))

@@ -92,12 +92,12 @@ def every_harmless_box(target: Target, rng: np.random.Generator) -> Move:
     ).astype(float)
     covered = np.clip(np.minimum(boxes[:, 2:], target.g[2:]) - np.maximum(boxes[:, :2], target.g[:2]), 0, None)
     whole = np.prod(target.g[2:] - target.g[:2])
-    harmless = boxes[np.prod(covered, axis=1) <= target.certification_threshold * whole * (1 - 1e-9)]
-    return Move(base=list(harmless))
+    allowed_boxes = boxes[np.prod(covered, axis=1) <= target.certification_threshold * whole * (1 - 1e-9)]
+    return Move(base=list(allowed_boxes))
 
 
 def decoys(target: Target, rng: np.random.Generator) -> Move:
-    """Beside every survivor, in a view she controls, a louder box just off the object; then explain the decoys."""
+    """Next to every survivor, in a view she controls, a louder box just off the object; then explain the decoys."""
     move = slicer(target, rng)
     if not target.free:
         return move

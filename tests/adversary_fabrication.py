@@ -2,7 +2,7 @@
 
 She draws a patch at a position of her choice. Masks that remove it give the boxes they always gave; she writes the base
 boxes and the boxes of all other masks as she likes. She wins with a box that is certified not fabricated, although the
-patch lies at a position that the threat allows for it, and no view without the patch has a box that supports it.
+patch is at a position that the threat allows for it, and no view without the patch has a box that supports it.
 
     python tests/adversary_fabrication.py --boxes 100000
 """

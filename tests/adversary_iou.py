@@ -2,7 +2,7 @@
 
 She picks an allowed position of the patch. Masks that remove it give the boxes they always gave; she writes the base
 boxes and the boxes of all other masks, with labels and scores, as she likes. She wins when no output box has an IoU
-above T with the object. `python tests/adversary_iou.py TRIALS [SEED]` plays as many games as asked for.
+above T with the object. `python tests/adversary_iou.py TRIALS [SEED]` plays that many games.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The attacker of tests/adversary.py with several patches, or with every pixel outside the object's grown box, or both.
 
-She writes every view that shows a pixel of hers. She picks positions one after the other, each the one that leaves
+She writes every view that shows a pixel of hers. She picks positions in turn, each the one that leaves
 least of what proves the object, or at random.
 """
 

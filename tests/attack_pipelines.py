@@ -28,7 +28,7 @@ AREA = (LARGEST - 0.5) ** 2 / SIDE**2
 
 class Cues(torch.nn.Module):
     """Sees a red object (class 0) in any bright red block. A green that is off, by a few gray levels in a few
-    pixels of any one row or column, blinds it; a blue that is off shows it a thing of class 1 beside the object."""
+    pixels of any one row or column, blinds it; a blue that is off shows it a thing of class 1 next to the object."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class CodedCues(Cues):
         return torch.relu(torch.maximum(*(line.amax((1, 2, 3)) for line in lines)))
 
 
-def picture() -> np.ndarray:
+def make_image() -> np.ndarray:
     """Green and blue as in a filled view everywhere; red on the object only."""
     image = np.full((SIDE, SIDE, 3), (20, 114, 114), np.uint8)
     x1, y1, x2, y2 = OBJECT
@@ -91,7 +91,7 @@ class SecretlyLeakyDetector(NetworkDetector):
 
 
 def prune_after_suppression(rule: PruningRule, observation: Observation) -> Detections:
-    """Unsound: of masked boxes that overlap, whatever their label and view, only the best-scored goes on."""
+    """Unsound: of masked boxes that overlap, whatever their label and view, only the best-scored remains."""
     boxes = observation.all_masked
     overlap = iou(boxes.xyxy, boxes.xyxy) > 0.5
     keep: list[int] = []
@@ -137,8 +137,8 @@ def suppressing() -> tuple[WhiteBox, Pipeline]:
 
 
 def target(pipeline: Pipeline, labels: tuple[int, ...] = (0,)) -> Target:
-    image = picture()
-    return Target("picture", 0, image, pipeline.observe(image), np.array(OBJECT, float), labels, "object")
+    image = make_image()
+    return Target("image", 0, image, pipeline.observe(image), np.array(OBJECT, float), labels, "object")
 
 
 def _pipeline(

@@ -28,7 +28,7 @@ def write_graph(path: Path) -> None:
         return constant(values, np.int64)
 
     bright = add("Cast", add("Greater", "images", constant(180)), to=TensorProto.FLOAT)
-    alone = add("ReduceSum", bright, axes(1), keepdims=1)  # gray and white are no colors
+    alone = add("ReduceSum", bright, axes(1), keepdims=1)  # gray and white are not colors
     pure = add("Mul", bright, add("Cast", add("Equal", alone, constant(1)), to=TensorProto.FLOAT))
     ends = []
     for other in (2, 3):  # the axis that is not asked about

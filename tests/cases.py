@@ -34,7 +34,7 @@ def generate(
     torn: float = 0.0,
 ) -> Case:
     """`crowd`: share of boxes that lie around an object; `generous`: share of masks that see anything; `sure`: share
-    of masks under which an object is seen as it is, at some score; `torn`: share of those that see one half of it,
+    of masks under which an object is seen unmodified, at some score; `torn`: share of those that see one half of it,
     so that boxes which prove the object need not be neighbors."""
     rng = np.random.default_rng(seed)
     width, height = (int(v) for v in rng.integers(smallest, largest + 1, 2))

@@ -61,8 +61,8 @@ def _ask(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]
         server.stdin.write(json.dumps({"folder": str(folder), "arguments": arguments, **streams}) + "\n")
         server.stdin.flush()
         returned = json.loads(server.stdout.readline())
-        texts = {name: Path(file).read_text(encoding="utf-8") for name, file in streams.items()}
-    return subprocess.CompletedProcess(arguments, returned, **texts)
+        outputs = {name: Path(file).read_text(encoding="utf-8") for name, file in streams.items()}
+    return subprocess.CompletedProcess(arguments, returned, **outputs)
 
 
 @cache
@@ -73,17 +73,17 @@ def _server() -> Any:
     return server
 
 
-def photographs(
+def write_dataset(
     folder: Path, boxes: Sequence[tuple[int, int, int, int]], size: tuple[int, int] = (90, 60), dark: int = 30
 ) -> Path:
-    """Photographs of one bright box (x, y, width, height) each, as COCO annotations, and a detector that sees it."""
+    """Images of one bright box (x, y, width, height) each, as COCO annotations, and a detector that sees it."""
     (folder / "mine.py").write_text(DETECTOR)
-    (folder / "photos").mkdir()
+    (folder / "images").mkdir()
     images, annotations = [], []
     for number, (x, y, width, height) in enumerate(boxes):
         image = np.full((size[1], size[0], 3), dark, np.uint8)
         image[y : y + height, x : x + width] = 255
-        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
+        PIL.Image.fromarray(image).save(folder / "images" / f"{number}.png")
         images.append({"id": number, "file_name": f"{number}.png", "width": size[0], "height": size[1]})
         box = {"bbox": [x, y, width, height], "iscrowd": 0}
         annotations.append({"id": number, "image_id": number, "category_id": 1} | box)

@@ -1,4 +1,4 @@
-"""Pictures to show to detectors."""
+"""Images to show to detectors."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ def noise(width: int, height: int, seed: int) -> np.ndarray:
 
 
 def scene(width: int, height: int, seed: int) -> np.ndarray:
-    """Coarse colored blocks: more like a picture than noise is."""
+    """Coarse colored blocks: more like an image than noise is."""
     return noise(width // 16 + 1, height // 16 + 1, seed).repeat(16, axis=0).repeat(16, axis=1)[:height, :width].copy()

@@ -97,7 +97,7 @@ def noisy(seed: int, count: int) -> list[ObservedImage]:
 
 
 def image(base, truth, masked=(), *, size=100, lines=1, ignore=None, crowd=None, number=0) -> ObservedImage:
-    """An image by hand: boxes are (x1, y1, x2, y2, score, label), objects (x1, y1, x2, y2, label)."""
+    """An image from numbers: boxes are (x1, y1, x2, y2, score, label), objects (x1, y1, x2, y2, label)."""
     masks = Halves(lines).masks(size, size)
     views = [boxes(rows) for rows in masked]
     views += [Detections.empty()] * (len(masks) - len(views))
@@ -120,7 +120,7 @@ def boxes(rows) -> Detections:
 
 @dataclass
 class Literal:
-    """Right and wrong boxes per class, counted the slow way."""
+    """True and false positives per class, counted the slow way."""
 
     right: dict[int, int]
     wrong: dict[int, int]

@@ -19,7 +19,7 @@ def ftp_server(files: Mapping[str, bytes]) -> Iterator[tuple[int, list[str]]]:
 
 @contextmanager
 def silent_server() -> Iterator[tuple[int, Callable[[], socket.socket]]]:
-    """The port of a server that accepts and says nothing, and a function that waits until somebody asks it."""
+    """The port of a server that accepts and says nothing, and a function that waits until a client connects."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         listening.settimeout(60)
         yield listening.getsockname()[1], lambda: listening.accept()[0]

@@ -20,7 +20,7 @@ from objectseeker.gate.policy import parse_policy
 from objectseeker.metrics.confidence_intervals import bootstrap_interval
 from objectseeker.metrics.tally import Tally
 
-# Images, share found, correlation within an image, objects an image.
+# Images, share found, correlation within an image, objects per image.
 CASES = [
     (50, 0.7, 0.2, 2.5),
     (30, 0.5, 0.2, 2.5),

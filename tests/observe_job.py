@@ -63,8 +63,8 @@ def make_dataset(folder: Path, count: int, *, names: tuple[str, ...] = ("thing",
     images, annotations = [], []
     for number in range(count):
         width, height = (int(side) for side in rng.integers(14, 30, 2))
-        picture = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
-        PIL.Image.fromarray(picture).save(folder / f"{number}.png")
+        pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        PIL.Image.fromarray(pixels).save(folder / f"{number}.png")
         images.append({"id": number, "file_name": f"{number}.png", "width": width, "height": height})
         for _ in range(rng.integers(0, 4)):
             bbox = [*rng.uniform(0, 8, 2).tolist(), *rng.uniform(1, 6, 2).tolist()]

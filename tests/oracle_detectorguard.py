@@ -80,7 +80,7 @@ def explained(grid, box):
 
 
 def object_positions(grid, box):
-    """The positions whose middle lies in the box or on its edge."""
+    """The positions whose middle is in the box or on its edge."""
     x1, y1, x2, y2 = box
     return {
         (r, c)

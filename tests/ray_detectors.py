@@ -36,7 +36,7 @@ class Failing(Spots):
 
 
 class Trivial:
-    """Finds the same box in every image, whatever it shows, and masks by itself: nothing is cheaper."""
+    """Finds the same box in every image, whatever it shows, and masks on its own: nothing is cheaper."""
 
     names = ("thing", "gadget")
     FOUND = Detections([[1, 1, 3, 3]], [0.5], [0])

@@ -152,12 +152,12 @@ def without_objects(image: ObservedImage) -> ObservedImage:
     return replace(image, ground_truth=Detections.empty(), ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))
 
 
-def photographed(folder: Path, count: int, seed: int = 3) -> list[ObservedImage]:
-    """Images of 100 x 100 pixels whose photographs lie in `folder`."""
+def observed_images(folder: Path, count: int, seed: int = 3) -> list[ObservedImage]:
+    """Images of 100 x 100 pixels whose images lie in `folder`."""
     rng = np.random.default_rng(seed)
     images = []
     for number, image in enumerate(evaluation_cases.noisy(seed, count)):
-        path = folder / f"photo {number}.png"
+        path = folder / f"image {number}.png"
         small = rng.integers(0, 256, (5, 5, 3), dtype=np.uint8)
         PIL.Image.fromarray(small).resize((100, 100)).save(path)
         images.append(replace(image, id=f"{number:03d}", path=path))
@@ -165,7 +165,7 @@ def photographed(folder: Path, count: int, seed: int = 3) -> list[ObservedImage]
 
 
 def filmed(folder: Path, recipe: Recipe, *, count: int = 24, fps: float | None = 8.0) -> list[ObservedImage]:
-    """A sequence of 48 x 36 pixels with its photographs in `folder`: two tracks, seen now better, now worse.
+    """A sequence of 48 x 36 pixels with its images in `folder`: two tracks, seen now better, now worse.
 
     Frame 5 is missing, track 9 has no box in frames 9 to 11 and is ignored in frame 14, and a third box has no track.
     """
@@ -198,9 +198,9 @@ def data_of(page: str) -> dict[str, Any]:
 
 
 def columns_of(page: str) -> dict[str, np.ndarray]:
-    texts = dict(re.findall(r'<script type="text/plain" id="column-(\w+)">(.*?)</script>', page))
+    columns = dict(re.findall(r'<script type="text/plain" id="column-(\w+)">(.*?)</script>', page))
     return {
-        name: np.frombuffer(base64.b64decode(texts[name]), TYPES[kind])
+        name: np.frombuffer(base64.b64decode(columns[name]), TYPES[kind])
         for name, kind in data_of(page)["columns"].items()
     }
 

@@ -37,14 +37,14 @@ PATIENCE = [
     "receive_timeout=3600",
 ]  # a process that is stopped knows nothing of it
 
-LEAVING = 2  # places beside those of the clients that stay
+LEAVING = 2  # places in addition to those of the clients that stay
 
 
 class Load:
     """Clients that ask without a pause, and what they were answered."""
 
-    def __init__(self, port: int, photographs: list[tuple[bytes, list[Any]]]) -> None:
-        self.port, self.photographs = port, photographs
+    def __init__(self, port: int, images: list[tuple[bytes, list[Any]]]) -> None:
+        self.port, self.images = port, images
         self.statuses: Counter[str] = Counter()
         self.wrong = 0
         self.ending = threading.Event()
@@ -58,7 +58,7 @@ class Load:
     def _client(self, number: int) -> None:
         choose, connection = random.Random(number), None
         while not self.ending.is_set():
-            body, expected = choose.choice(self.photographs)
+            body, expected = choose.choice(self.images)
             try:
                 connection = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
                 connection.request("POST", "/detect", body)
@@ -108,8 +108,8 @@ def expected_of(defense: Defense, image: Any) -> list[Any]:
     return [[x1, y1, x2 - x1, y2 - y1, score, label + 1] for (x1, y1, x2, y2), score, label in rows]
 
 
-def write_photographs(folder: Path, count: int) -> None:
-    """Photographs of the sizes of the bundled ones, no two alike: detect looks at equal ones once."""
+def write_images(folder: Path, count: int) -> None:
+    """Images of the sizes of the bundled ones, no two alike: detect looks at equal ones once."""
     images = [load_image(sample.path) for sample in samples()]
     folder.mkdir()
     for number in range(count):
@@ -119,7 +119,7 @@ def write_photographs(folder: Path, count: int) -> None:
 
 
 def take_turns(server: Any, detect: Any, journal: Path, load: Load, seconds: float, turn: float) -> dict[str, Any]:
-    """Rates of both, images a second, in turns; and the memory of the server after each of its own."""
+    """Rates of both, images per second, in turns; and the memory of the server after each of its own."""
     rates: dict[str, list[float]] = {"serve": [], "detect": []}
     memory, spent = [resident(server.pid)], 0.0
     done = {"serve": lambda: load.statuses["200"], "detect": lambda: journal.read_bytes().count(b"\n")}
@@ -157,7 +157,7 @@ def overload(port: int, body: bytes, more: int) -> dict[str, Any]:
     with ThreadPoolExecutor(more) as clients:
         answers = list(clients.map(lambda _: ask(port, "POST", "/detect", body), range(more)))
     took = [seconds for status, _, seconds in answers if status == 503]
-    return {"asked": more, "refused": len(took), "refused_within_s": max(took, default=None)}
+    return {"asked": more, "rejected": len(took), "refused_within_s": max(took, default=None)}
 
 
 def main() -> None:
@@ -173,8 +173,8 @@ def main() -> None:
 def measure(folder: Path, clients: int, seconds: float, turn: float) -> dict[str, Any]:
     Defense.for_detector("builtin", masks=Bands(0.01)).save(folder / "defense.json")
     defense = Defense.load(folder / "defense.json")
-    photographs = [(s.path.read_bytes(), expected_of(defense, load_image(s.path))) for s in samples()]
-    write_photographs(folder / "photos", int(30 * seconds) // 3 + 50)
+    images = [(s.path.read_bytes(), expected_of(defense, load_image(s.path))) for s in samples()]
+    write_images(folder / "images", int(30 * seconds) // 3 + 50)
     program = [sys.executable, "-m", "objectseeker.cli"]
     serve = [
         *program,
@@ -191,23 +191,23 @@ def measure(folder: Path, clients: int, seconds: float, turn: float) -> dict[str
     server = subprocess.Popen(serve, cwd=folder, stdout=log)
     try:
         port = first_line(folder / "log")["port"]
-        load = Load(port, photographs)
+        load = Load(port, images)
         load.start(clients)
-        while load.statuses["200"] < 2 * len(photographs):  # sizes, buffers: the first time is another matter
+        while load.statuses["200"] < 2 * len(images):  # sizes, buffers: the first time is another matter
             time.sleep(0.1)
         os.kill(server.pid, signal.SIGSTOP)
-        arguments = ["detect", "photos", "--defense", "defense.json", "--no-annotate", "--quiet", "--out", "found"]
+        arguments = ["detect", "images", "--defense", "defense.json", "--no-annotate", "--quiet", "--out", "found"]
         detect = subprocess.Popen([*program, *arguments], cwd=folder, stdout=subprocess.DEVNULL)
         journal = folder / "found" / "progress.jsonl"
-        while not journal.exists() or journal.read_bytes().count(b"\n") < 2 * len(photographs):
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 2 * len(images):
             time.sleep(0.1)
         os.kill(detect.pid, signal.SIGSTOP)
         result = take_turns(server, detect, journal, load, seconds, turn)
-        result["beyond_the_places"] = overload(port, photographs[0][0], 20)  # two of them have places
+        result["beyond_the_places"] = overload(port, images[0][0], 20)  # two of them have places
         while figure(port, "objectseeker_requests_in_flight") < clients:
             time.sleep(0.01)
         before = load.statuses["200"]
-        load.ending.set()  # nobody asks again: what is there now was taken
+        load.ending.set()  # no client asks again: what is there now was taken
         server.terminate()
         load.join()
         code = server.wait(timeout=600)
@@ -215,7 +215,7 @@ def measure(folder: Path, clients: int, seconds: float, turn: float) -> dict[str
         statuses = Counter(str(line["status"]) for line in lines if line.get("what") == "detect")
         result["term"] = {"places_taken": clients, "answered_after": load.statuses["200"] - before, "exit_code": code}
         result |= {"clients": clients, "answers": dict(load.statuses), "log": dict(statuses), "wrong": load.wrong}
-        others = result["beyond_the_places"]["asked"] - result["beyond_the_places"]["refused"]
+        others = result["beyond_the_places"]["asked"] - result["beyond_the_places"]["rejected"]
         result["lost"] = statuses["200"] - others - load.statuses["200"]
         result["seconds_an_image"] = median(line["worked"] for line in lines if "worked" in line)
         result["load_average"] = os.getloadavg()[0]

@@ -120,7 +120,7 @@ def until(condition, seconds=20):
         time.sleep(0.01)
 
 
-def picture(width=90, height=60):
+def make_image(width=90, height=60):
     """Return a bright box on a dark background."""
     image = np.full((height, width, 3), 30, np.uint8)
     image[height // 3 : 2 * height // 3, width // 3 : 2 * width // 3] = 255

@@ -127,7 +127,7 @@ def test_what_is_public_is_there():
 
 
 def test_scores_reach_certification_only_through_a_rule():
-    """No public function takes a score beside what it certifies: there is no second place to type it."""
+    """No public function takes a score in addition to what it certifies: there is no second place to type it."""
     scores = {
         "base_threshold",
         "mask_threshold",

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from command import photographs
+from command import write_dataset
 from detector_graphs import build
 
 from objectseeker import Bands, Defense, Halves
@@ -107,10 +107,10 @@ def test_operations_follow_the_pixels_of_the_views():
 
 
 def test_observing_is_measured_against_the_views_alone(tmp_path, monkeypatch, capsys):
-    photographs(tmp_path, [(10, 10, 20, 15), (30, 20, 20, 15)])
+    write_dataset(tmp_path, [(10, 10, 20, 15), (30, 20, 20, 15)])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    arguments = ["coco:truth.json:photos", "--detector", "python:mine:detect", "--masks", "halves:2"]
+    arguments = ["coco:truth.json:images", "--detector", "python:mine:detect", "--masks", "halves:2"]
     observe.main([*arguments, "--json"])
     result = json.loads(capsys.readouterr().out)
     assert (result["images"], result["sizes"], result["views"]) == (2, 1, 9)

@@ -64,7 +64,7 @@ def test_documents_come_back_equal_and_equal_content_is_equal_bytes():
         ('{"rule": {"mask_threshold": 7}}', "it.json: rule.mask_threshold must lie within [0, 1]: got 7.0"),
         ('{"rule": {"mask_threshold": NaN}}', "it.json has the number NaN: numbers must be finite"),
         ('{"rule": {"mask_threshold": 1e999}}', "it.json has the number 1e999: numbers must be finite"),
-        ('{"rule": {"mask_score": 0.5}}', "it.json has an unknown key 'rule.mask_score': fix it"),
+        ('{"rule": {"mask_treshold": 0.5}}', "it.json has an unknown key 'rule.mask_treshold': fix it"),
         ('{"rule": null}', "it.json: rule must be a group of settings: got None: fix it"),
         ("{" + RULE + ', "rule": {}}', "it.json has the key 'rule' twice: remove one"),
         ("{" + RULE + ', "more": 1}', "it.json has an unknown key 'more': fix it"),

@@ -1,4 +1,4 @@
-"""One defense, one file: saved, loaded, compared, refused."""
+"""One defense, one file: saved, loaded, compared, rejected."""
 
 import json
 from dataclasses import replace
@@ -109,7 +109,7 @@ def test_the_packages_own_defenses_are_loaded_by_name_unless_a_file_has_it(tmp_p
     mine = Defense(detector="builtin", rule=Rule())
     mine.save("builtin-fast")
     assert Defense.load("builtin-fast") == mine
-    (tmp_path / "builtin").mkdir()  # a folder is no defense
+    (tmp_path / "builtin").mkdir()  # a folder is not a defense
     assert Defense.load("builtin") == Defense.for_detector("builtin")
     with pytest.raises(ObjectSeekerError, match="by name there are builtin, builtin-fast, builtin-video"):
         Defense.load("builtin-slow")
@@ -255,7 +255,7 @@ def test_deeply_nested_files_are_refused(tmp_path):
 
 
 def test_a_checksum_does_not_depend_on_what_lies_in_the_current_folder(tmp_path, monkeypatch):
-    """Evidence with the bare name of a folder was refused where such a folder lay, and nowhere else."""
+    """Evidence with the bare name of a folder was rejected where such a folder was, and nowhere else."""
     monkeypatch.chdir(tmp_path)
     specs = [
         "transformers:./models/yolos",
@@ -267,7 +267,7 @@ def test_a_checksum_does_not_depend_on_what_lies_in_the_current_folder(tmp_path,
     (tmp_path / "models" / "yolos").mkdir(parents=True)
     (tmp_path / "yolos").mkdir()
     assert [Defense(detector=spec, rule=Rule()).sha256 for spec in specs] == before
-    assert before[0] == before[1]  # a folder, wherever it lies
+    assert before[0] == before[1]  # a folder, whatever its path
     assert len({*before}) == 3  # the others are names on the hub
     passed_on = Defense(detector=specs[1], rule=Rule()).to_public_dict()
     assert passed_on["detector"] == "transformers:./yolos"

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not PAGES, reason="the documentation is not part
 
 @pytest.fixture
 def own_detector(tmp_path, monkeypatch):
-    """The folder that docs/start/quickstart.md speaks of."""
+    """The folder that docs/start/quickstart.md uses."""
     graphs = pytest.importorskip("detector_graphs")
     graphs.build("decoded", tmp_path / "model.onnx", box=(8, 8, 40, 40), probe=(20, 20))
     image = np.full((64, 64, 3), 60, np.uint8)
@@ -52,10 +52,10 @@ def test_its_commands_work(own_detector, tmp_path):
     """Those on the ONNX file; the callable is saved as the page says."""
     (callable_block,) = re.findall(r"```python\n([^`]*?def my_model.*?)^```$", own_detector, re.S | re.M)
     (tmp_path / "mine.py").write_text(callable_block.partition("seeker =")[0])
-    (tmp_path / "photos").mkdir()
+    (tmp_path / "images").mkdir()
     street = np.asarray(PIL.Image.open(tmp_path / "street.jpg"))
     for number in range(48):
-        PIL.Image.fromarray(np.roll(street, number % 8, axis=1)).save(tmp_path / "photos" / f"{number}.png")
+        PIL.Image.fromarray(np.roll(street, number % 8, axis=1)).save(tmp_path / "images" / f"{number}.png")
     commands = re.findall(r"^objectseeker (.*)$", own_detector, re.M)
     assert [command.split()[0] for command in commands] == ["check", "tune", "detect", "check"]
     checked, tuned, detected, own = (command.split() for command in commands)
@@ -131,8 +131,8 @@ def test_tables_are_those_of_their_data_files(tables, page):
 
 
 def test_every_data_file_is_used(tables):
-    texts = [page.read_text(encoding="utf-8") for page in tables.pages()]
-    used = {name for text in texts for name in tables.names_in(text)}
+    pages = [page.read_text(encoding="utf-8") for page in tables.pages()]
+    used = {name for text in pages for name in tables.names_in(text)}
     assert used == {file.stem for file in tables.DATA.iterdir()}
 
 

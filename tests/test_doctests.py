@@ -52,7 +52,7 @@ def test_public_functions_of_packages_are_documented(package):
 
 
 def test_errors_are_one_tree():
-    """Whoever catches ObjectSeekerError has them all; what a server raises for itself is listed here."""
+    """ObjectSeekerError catches them all; what a server raises internally is listed here."""
     internal = {"RequestRejectedError", "ClientDisconnectedError"}
     named = inspect.getdoc(importlib.import_module("objectseeker.errors")) or ""
     for file in sorted(SOURCE.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""What is certified is what is deployed, the whole way through: from a run to a file to another process.
+"""Certificates are of what is deployed, the whole way through: from a run to a file to another process.
 
 Each finding of the audit that made this a rule is a test here.
 """
@@ -46,17 +46,17 @@ def one(image):
 detect.names = ("person", "car", "pedestrian")
 """
 
-PHOTO = (96, 72)
+SIZE = (96, 72)
 TRIALS = 12
 
 
-def draw_photos(folder: Path, count: int) -> None:
-    """Photographs with a person and a car each, as COCO annotations in classes of their own."""
+def draw_images(folder: Path, count: int) -> None:
+    """Images with a person and a car each, as COCO annotations in classes of their own."""
     rng = np.random.default_rng(3)
-    (folder / "photos").mkdir(parents=True)
+    (folder / "images").mkdir(parents=True)
     images, annotations = [], list[dict]()
     for number in range(count):
-        image = np.full((PHOTO[1], PHOTO[0], 3), 40, np.uint8)
+        image = np.full((SIZE[1], SIZE[0], 3), 40, np.uint8)
         for category, (value, left) in enumerate(((255, 4), (200, 50)), start=1):
             x, y = left + int(rng.integers(0, 12)), int(rng.integers(2, 35))
             w, h = (int(v) for v in rng.integers(18, 30, 2))
@@ -65,9 +65,9 @@ def draw_photos(folder: Path, count: int) -> None:
             annotations.append(
                 {"id": len(annotations), "image_id": number, "category_id": category, "bbox": box, "iscrowd": 0}
             )
-        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
-        images.append({"id": number, "file_name": f"{number}.png", "width": PHOTO[0], "height": PHOTO[1]})
-    categories = [{"id": 1, "name": "pedestrian"}, {"id": 2, "name": "car"}]  # person and pedestrian both stand for it
+        PIL.Image.fromarray(image).save(folder / "images" / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "width": SIZE[0], "height": SIZE[1]})
+    categories = [{"id": 1, "name": "pedestrian"}, {"id": 2, "name": "car"}]  # person and pedestrian both map to it
     content = {"images": images, "annotations": annotations, "categories": categories}
     (folder / "truth.json").write_text(json.dumps(content))
 
@@ -76,12 +76,12 @@ def draw_photos(folder: Path, count: int) -> None:
 def workplace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("defense")
     (folder / "hesitant.py").write_text(DETECTOR)
-    draw_photos(folder, 16)
+    draw_images(folder, 16)
     return folder
 
 
 def observe(workplace, out, *more):
-    arguments = ["observe", "coco:truth.json:photos", "-d", "python:hesitant:detect", "--out", out]
+    arguments = ["observe", "coco:truth.json:images", "-d", "python:hesitant:detect", "--out", out]
     if not (workplace / out / "run.json").exists():
         run(workplace, *arguments, *more)
     return workplace / out
@@ -152,10 +152,10 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
     attacked = workplace / f"attacked-{name}"
     attacked.mkdir()
     wanted = {}
-    size = Patch(parse_area(area)).size(*PHOTO)
+    size = Patch(parse_area(area)).size(*SIZE)
     for row in answer["objects"]:
         number = int(row["image"]) if str(row["image"]).isdigit() else int(Path(row["image"]).stem)
-        image = np.asarray(PIL.Image.open(workplace / "photos" / f"{number}.png"))
+        image = np.asarray(PIL.Image.open(workplace / "images" / f"{number}.png"))
         _, box, category = boxes_of(truth, number)[row["object"]]
         g = np.array([[box[0], box[1], box[0] + box[2], box[1] + box[3]]], float)
         for where in ("far", "close", "over", "anywhere"):
@@ -184,7 +184,7 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
 
 
 def test_by_crop_certified_objects_are_output(tmp_path):
-    """The built-in detector by crop, on a photograph that is attacked at the corners of what is allowed."""
+    """The built-in detector by crop, on an image that is attacked at the corners of what is allowed."""
     Defense.for_detector("builtin", masks=Halves(6), mask_mode="crop").save(tmp_path / "defense.json")
     seeker = Defense.load(tmp_path / "defense.json").build()
     sample = next(sample for sample in samples() if sample.name == "lunch")
@@ -209,7 +209,7 @@ def test_by_crop_certified_objects_are_output(tmp_path):
 
 
 def test_the_packages_cheap_defense_the_whole_way_by_its_name(tmp_path):
-    """observe, certify and detect with --defense builtin-fast: what it certifies on a photograph is output."""
+    """observe, certify and detect with --defense builtin-fast: what it certifies on an image is output."""
     folder = Path(str(resources.files("objectseeker.demo.samples")))
     fast = ["--defense", "builtin-fast"]
     run(tmp_path, "observe", f"coco:{folder / 'annotations.json'}:{folder}", *fast, "--limit", 1, "--out", "seen")
@@ -239,15 +239,15 @@ def test_the_packages_cheap_defense_the_whole_way_by_its_name(tmp_path):
         if not found_in([row for row in rows if row["image"] == file], box, names, by_iou=False)
     ]
     assert not lost
-    refused = run(tmp_path, "evaluate", "seen", "--defense", "builtin", code=2).stderr
-    assert "its masks are halves:30, the run's bands:" in refused
+    rejected = run(tmp_path, "evaluate", "seen", "--defense", "builtin", code=2).stderr
+    assert "its masks are halves:30, the run's bands:" in rejected
 
 
 def test_the_packages_defense_for_video_the_whole_way_by_its_name(tmp_path):
     """observe, evaluate and detect with --defense builtin-video: a certified window reports its object."""
     sample, frames, rng = samples()[0], 8, np.random.default_rng(0)
-    photo, (x1, y1, x2, y2) = load_image(sample.path), sample.ground_truth.xyxy[0].round().astype(int).tolist()
-    views = [photo[80:400, 2 * t : 2 * t + 400] for t in range(frames)]  # a camera that turns
+    image, (x1, y1, x2, y2) = load_image(sample.path), sample.ground_truth.xyxy[0].round().astype(int).tolist()
+    views = [image[80:400, 2 * t : 2 * t + 400] for t in range(frames)]  # a camera that turns
     places = [[x1 - 2 * t, y1 - 80, x2 - x1, y2 - y1] for t in range(frames)]
     save_frames(tmp_path / "clip" / "frames", views)
     content = {"fps": 10, "frames": [f"{t}.png" for t in range(frames)]}
@@ -330,7 +330,7 @@ def test_a_file_of_other_masks_than_the_runs_is_refused(workplace):
 
 def test_by_default_all_verbs_use_one_rule(workplace):
     out = observe(workplace, "run-default", "--masks", "halves:6")
-    run(workplace, "detect", "photos", "-d", "python:hesitant:detect", "--set", "masks=halves:6", "--out", "d")
+    run(workplace, "detect", "images", "-d", "python:hesitant:detect", "--set", "masks=halves:6", "--out", "d")
     evaluated = json.loads(run(workplace, "evaluate", out.name, "--json").stdout)
     certified = certificates(workplace, out.name)
     shas = {evaluated["defense"]["sha256"], certified["defense"]["sha256"]}
@@ -344,7 +344,7 @@ def test_by_default_all_verbs_use_one_rule(workplace):
 @pytest.mark.parametrize(("masks", "fill"), [("pairs:2", 114), ("halves:4", 0), ("bands:5%", 30)])
 def test_whatever_can_be_observed_can_be_deployed(workplace, masks, fill):
     options = ["--set", f"masks={masks}", "--set", f"fill={fill}", "-d", "python:hesitant:detect"]
-    run(workplace, "detect", "photos/0.png", *options, "--out", f"o{fill}", "--no-annotate")
+    run(workplace, "detect", "images/0.png", *options, "--out", f"o{fill}", "--no-annotate")
     defense = Defense.load(workplace / f"o{fill}" / "defense.json")
     assert (str(defense.masks), defense.fill) == (masks.replace("5%", "0.05"), fill)
 
@@ -363,7 +363,7 @@ def test_a_file_for_another_detector_is_refused_by_every_verb(workplace):
     file = Defense.for_detector("python:hesitant:detect", masks=Halves(6)).with_fingerprint("another sha256:00")
     file.save(workplace / "other.json")
     run(workplace, "evaluate", out.name, "--defense", "other.json", code=2)
-    done = run(workplace, "detect", "photos", "--defense", "other.json", "--out", "never", code=2)
+    done = run(workplace, "detect", "images", "--defense", "other.json", "--out", "never", code=2)
     assert "another sha256:00" in done.stderr
     assert not (workplace / "never" / "detections.json").exists()
 
@@ -371,12 +371,12 @@ def test_a_file_for_another_detector_is_refused_by_every_verb(workplace):
 def test_a_changed_setting_makes_another_defense_and_is_written_as_one(workplace):
     Defense.for_detector("python:hesitant:detect", masks=Halves(6)).save(workplace / "six.json")
     changed = ["--set", "mask_threshold=0.9", "--set", "masks=halves:3"]
-    run(workplace, "detect", "photos/0.png", "--defense", "six.json", *changed, "--out", "x", "--no-annotate")
+    run(workplace, "detect", "images/0.png", "--defense", "six.json", *changed, "--out", "x", "--no-annotate")
     written = Defense.load(workplace / "x" / "defense.json")
     assert (written.rule.mask_threshold, str(written.masks)) == (0.9, "halves:3")
     assert written.sha256 != Defense.load(workplace / "six.json").sha256
-    done = run(workplace, "detect", "photos", "--defense", "six.json", "--set", "mask_score=1", "--out", "y", code=2)
-    assert "not a setting of a defense: got 'mask_score=1'" in done.stderr
+    done = run(workplace, "detect", "images", "--defense", "six.json", "--set", "mask_treshold=1", "--out", "y", code=2)
+    assert "not a setting of a defense: got 'mask_treshold=1'" in done.stderr
 
 
 def test_tune_ends_with_a_file_that_detect_takes(workplace):
@@ -397,7 +397,7 @@ def test_tune_ends_with_a_file_that_detect_takes(workplace):
     )
     defense = Defense.load(workplace / "tuned" / "defense.json")
     assert answer["defense"]["sha256"] == defense.sha256
-    run(workplace, "detect", "photos/1.png", "--defense", "tuned/defense.json", "--out", "by-tuned")
+    run(workplace, "detect", "images/1.png", "--defense", "tuned/defense.json", "--out", "by-tuned")
     evaluated = json.loads(run(workplace, "evaluate", out.name, "--defense", "tuned/defense.json", "--json").stdout)
-    assert evaluated["defended"]["mask_threshold"] == defense.rule.mask_threshold  # to the last bit
+    assert evaluated["defended"]["mask_threshold"] == defense.rule.mask_threshold  # bit for bit
     assert evaluated["defended"]["base_threshold"] == defense.rule.base_threshold

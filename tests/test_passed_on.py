@@ -1,6 +1,6 @@
-"""Files that are meant to be passed on name nobody: no absolute path, no user, no folder above what was given.
+"""Files that are meant to be shared name no one: no absolute path, no user, no folder above what was given.
 
-Passed on are results: detections, certificates, evaluations, reports, figures, defenses, comparisons, attacks. A run is
+Shared are results: detections, certificates, evaluations, reports, figures, defenses, comparisons, attacks. A run is
 a working folder: it must find its images again, and stays where they are.
 """
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import photographs
+from command import write_dataset
 
 SECRET = "wilhelmina-geheim"  # the home of a user, as the paths below show it
 PROGRAM = """
@@ -35,20 +35,20 @@ MADE = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Every verb once, with absolute paths, on data and with a detector in the home of somebody."""
+    """Every verb once, with absolute paths, on data and with a detector in a user's home."""
     graphs = pytest.importorskip("detector_graphs")
     home = tmp_path_factory.mktemp(SECRET)
-    photographs(home, [(20, 15, 30, 25), (40, 20, 30, 20)], size=(64, 64))
+    write_dataset(home, [(20, 15, 30, 25), (40, 20, 30, 20)], size=(64, 64))
     names = "{0: 'bright', 1: 'b', 2: 'c'}"
     graphs.build("decoded", home / "model.onnx", box=(20, 15, 60, 45), probe=(45, 30), metadata={"names": names})
-    given = {name: str(home / name) for name in (*MADE, "run", "photos", "truth.json", "model.onnx")}
+    given = {name: str(home / name) for name in (*MADE, "run", "images", "truth.json", "model.onnx")}
     detector, few = ["-d", f"onnx:{given['model.onnx']}"], ["--masks", "halves:2"]
     out = {name: ["--out", given[name]] for name in MADE}
     report, table = f"{given['shown']}/report.html", f"{given['certified']}/certificates.csv"
     Path(given["shown"]).mkdir()
     commands = [
-        ["observe", f"coco:{given['truth.json']}:{given['photos']}", *detector, *few, "--out", given["run"]],
-        ["detect", given["photos"], *detector, "--set", "masks=halves:2", *out["found"]],
+        ["observe", f"coco:{given['truth.json']}:{given['images']}", *detector, *few, "--out", given["run"]],
+        ["detect", given["images"], *detector, "--set", "masks=halves:2", *out["found"]],
         ["evaluate", given["run"], "--objects", table],
         ["evaluate", given["run"], *out["evaluated"]],
         ["report", given["run"], "--out", report],

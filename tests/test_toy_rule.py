@@ -29,7 +29,7 @@ from objectseeker.report import write_report
 @register_rule
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EveryBox(PruningRule):
-    """Every masked box of at least `mask_threshold` that no base box filters is output as it is.
+    """Every masked box of at least `mask_threshold` that no base box filters is output unchanged.
 
     A usable masked box m is output or filtered by a base box that has more than `filter_ioa` of m. Both overlap each
     object by at least `lower_bound`: m itself shares all of m with it, the base box more than that share. QED.
@@ -97,9 +97,9 @@ def dataset(folder, count=6):
     images, annotations = [], []
     for number in range(count):
         x, y = 5 + 8 * number, 4 + 5 * number
-        picture = np.full((60, 90, 3), 30, np.uint8)
-        picture[y : y + 24, x : x + 24] = (255, 30, 30)
-        PIL.Image.fromarray(picture).save(folder / f"{number}.png")
+        pixels = np.full((60, 90, 3), 30, np.uint8)
+        pixels[y : y + 24, x : x + 24] = (255, 30, 30)
+        PIL.Image.fromarray(pixels).save(folder / f"{number}.png")
         images.append({"id": number, "file_name": f"{number}.png", "width": 90, "height": 60})
         annotations.append({"image_id": number, "category_id": 0, "bbox": [x, y, 24, 24], "iscrowd": 0})
     categories = [{"id": 0, "name": "person"}]
@@ -153,7 +153,7 @@ def test_two_rules_of_one_kind_or_a_setting_without_a_default_are_rejected():
 
 
 def test_it_certifies_what_the_papers_rule_does(observed):
-    """One box decides alone in both, and both filter alike: the proofs are the same."""
+    """One box is sufficient in both, and both filter alike: the proofs are the same."""
     run, _ = observed
     for image in run.images():
         for patches in (ThreatModel(area=0.05).patches(), Patch(0.01, count=2)):

@@ -11,7 +11,7 @@ import pytest
 def tiny_yolos(
     names: Iterable[str], *, layers: int = 1, boxes: int = 5, size: tuple[int, int] = (32, 48)
 ) -> tuple[Any, Any]:
-    """A model of these classes that gives so many boxes, and its processor, whose inputs have this height and width."""
+    """A model of these classes that returns that many boxes, and its processor; inputs have this height and width."""
     names = list(names)
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)

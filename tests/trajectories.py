@@ -1,6 +1,6 @@
 """Sequences of small images, and every path of a patch through them: what certificates over time are held against.
 
-    python tests/trajectories.py 5000        so many sequences against all paths, and as many games
+    python tests/trajectories.py 5000        that many sequences against all paths, and as many games
 
 `hidden` decides single positions by the oracle; `literal` goes through all paths one by one, `reachable` through sets
 of pixels, frame by frame; `campaign` is an attacker at the level of boxes who moves her patch.

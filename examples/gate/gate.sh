@@ -1,6 +1,6 @@
 #!/bin/sh
 # One step of your CI: check the detector, observe your data with the defense that is to be released, apply the policy.
-#   gate/gate.sh coco:truth.json:photos defense.json policy.toml gate
+#   gate/gate.sh coco:truth.json:images defense.json policy.toml gate
 # Exit code 0: release. 1: a requirement fails or is undecided. gate/ has junit.xml, gate.md and gate.html to publish.
 set -e
 mkdir -p "$4"

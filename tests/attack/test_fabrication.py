@@ -39,7 +39,7 @@ gullible.names = ("person", "car")  # type: ignore[attr-defined]
 
 
 @pytest.fixture
-def photo(tmp_path):
+def image_file(tmp_path):
     image = np.full((96, 128, 3), 60, np.uint8)
     image[20:70, 20:60] = 255
     PIL.Image.fromarray(image).save(tmp_path / "street.png")
@@ -52,8 +52,10 @@ def defense(**settings):
 
 
 @pytest.mark.parametrize("goal", fabrication_module.GOALS)
-def test_a_gullible_detector_is_fooled_and_no_made_box_is_certified(photo, tmp_path, goal):
-    result = fabricate(photo, defense(), OVER, goal=goal, mode="black-box", budget=QUICK, out=tmp_path / "out", seed=3)
+def test_a_gullible_detector_is_fooled_and_no_made_box_is_certified(image_file, tmp_path, goal):
+    result = fabricate(
+        image_file, defense(), OVER, goal=goal, mode="black-box", budget=QUICK, out=tmp_path / "out", seed=3
+    )
     summary = result.summary
     assert summary["attacked"] == 1
     assert summary["undefended"]["count"] == 1
@@ -65,7 +67,7 @@ def test_a_gullible_detector_is_fooled_and_no_made_box_is_certified(photo, tmp_p
     assert PIL.Image.open(before_and_after).size[0] == 2 * 128
 
 
-def test_a_wrong_certificate_is_refuted(photo, tmp_path, monkeypatch):
+def test_a_wrong_certificate_is_refuted(image_file, tmp_path, monkeypatch):
     """Planted: every box is certified. The judge finds that no view without the patch supports the made one."""
     from objectseeker.core.seeker import ObjectSeeker
 
@@ -78,14 +80,14 @@ def test_a_wrong_certificate_is_refuted(photo, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ObjectSeeker, "certify_not_fabricated", wrong)
     result = fabricate(
-        photo, defense(), OVER, goal="flip", mode="black-box", budget=QUICK, out=tmp_path / "out", seed=3
+        image_file, defense(), OVER, goal="flip", mode="black-box", budget=QUICK, out=tmp_path / "out", seed=3
     )
     assert result.broken_guarantees == 1
     files = {file.name for file in (tmp_path / "out" / "broken" / "0").iterdir()}
     assert files == {"clean.png", "attacked.png", "defense.json"}
 
 
-def test_what_views_without_the_patch_support_refutes_nothing(photo, tmp_path):
+def test_what_views_without_the_patch_support_refutes_nothing(image_file, tmp_path):
     """A detector that always reports a car on the object: the patch did not make it, so its certificate stands."""
 
     def both(images):
@@ -99,29 +101,29 @@ def test_what_views_without_the_patch_support_refutes_nothing(photo, tmp_path):
     both.names = gullible.names
     rule = Rule(base_threshold=0.4, mask_threshold=0.6, support_overlap=0.1)
     result = fabricate(
-        photo, Defense(detector=both, rule=rule, masks=Halves(7)), Patch(0.002), goal="flip", mode="black-box",
+        image_file, Defense(detector=both, rule=rule, masks=Halves(7)), Patch(0.002), goal="flip", mode="black-box",
         budget=AttackBudget(steps=5, restarts=1), seed=3,
     )  # fmt: skip
     assert result.broken_guarantees == 0
 
 
-def test_bad_goals_are_one_sentence(photo):
+def test_bad_goals_are_one_sentence(image_file):
     with pytest.raises(ObjectSeekerError, match="goal must be hide, fabricate or flip"):
-        fabricate(photo, defense(), OVER, goal="erase", mode="black-box", budget=QUICK)
+        fabricate(image_file, defense(), OVER, goal="erase", mode="black-box", budget=QUICK)
     with pytest.raises(ObjectSeekerError, match="no gradients"):
-        fabricate(photo, defense(), OVER, mode="white-box", budget=QUICK)
+        fabricate(image_file, defense(), OVER, mode="white-box", budget=QUICK)
 
 
-def test_the_patch_is_where_the_threat_allows_it_for_the_wanted_box(photo):
+def test_the_patch_is_where_the_threat_allows_it_for_the_wanted_box(image_file):
     result = fabricate(
-        photo, defense(), Patch(0.01, location="far"), mode="black-box", budget=AttackBudget(steps=1, restarts=1)
+        image_file, defense(), Patch(0.01, location="far"), mode="black-box", budget=AttackBudget(steps=1, restarts=1)
     )
     wanted = result.outcomes[0].wanted
     (x, y), (wide, tall) = wanted.position.corners[0], wanted.patch_size
     dx = max(wanted.box[0] - x - wide, x - wanted.box[2], 0)
     dy = max(wanted.box[1] - y - tall, y - wanted.box[3], 0)
     assert dx > 12.8 or dy > 9.6
-    assert Path(photo).is_file()
+    assert Path(image_file).is_file()
 
 
 def test_the_loss_wants_the_class_to_win_where_only_the_best_counts():

@@ -17,7 +17,7 @@ from attack_pipelines import (
     OBJECT,
     CodedCues,
     leaky,
-    picture,
+    make_image,
     secretly_leaky,
     sound,
     suppressing,
@@ -143,7 +143,7 @@ def test_two_patches_are_drawn_at_two_places(masks):
     assert outcome.undefended_survived is False
     assert outcome.defended_survived is outcome.certified  # half masks cannot remove both
     assert not outcome.guarantee_broken
-    different = (outcome.on_defended.image != picture()).any(axis=2)
+    different = (outcome.on_defended.image != make_image()).any(axis=2)
     (wide, tall), corners = outcome.on_defended.patch_size, outcome.on_defended.position.corners
     assert len(corners) == 2
     for x, y in corners:
@@ -166,7 +166,7 @@ def test_found_is_what_the_rule_calls_found():
 
 def test_an_object_of_two_labels_is_hidden_only_if_no_box_of_either_finds_it():
     pipeline, outcome = attacked(suppressing)
-    assert outcome.defended_survived is False  # by pushing a thing of class 1 up, beside the object
+    assert outcome.defended_survived is False  # by pushing a thing of class 1 up, next to the object
     boxes = outcome.on_defended.boxes
     assert not pipeline.is_found(outcome.target, boxes)
     assert pipeline.is_found(replace(outcome.target, labels=(0, 1)), boxes)
@@ -196,9 +196,9 @@ def test_the_whole_outside_is_drawn_and_nothing_else():
     assert outcome.certified
     assert outcome.defended_survived is True
     assert not outcome.guarantee_broken
-    width, height = picture().shape[1], picture().shape[0]
+    width, height = make_image().shape[1], make_image().shape[0]
     ((x1, y1, x2, y2),) = PatchPositions.of(np.array([OBJECT], float), width, height).grown().tolist()
-    different = (outcome.on_defended.image != picture()).any(axis=2)
+    different = (outcome.on_defended.image != make_image()).any(axis=2)
     assert not different[y1:y2, x1:x2].any()
     different[y1:y2, x1:x2] = True
     assert different.mean() > 0.9  # by chance a pixel keeps its value
@@ -216,7 +216,7 @@ def test_only_the_patch_is_changed_and_the_position_is_allowed():
     for attempt in (outcome.on_undefended, outcome.on_defended):
         ((x, y),) = attempt.position.corners
         assert attempt.patch_size == (LARGEST, LARGEST)
-        different = (attempt.image != picture()).any(axis=2)
+        different = (attempt.image != make_image()).any(axis=2)
         assert different.any()
         different[max(y, 0) : y + LARGEST, max(x, 0) : x + LARGEST] = False
         assert not different.any()
@@ -236,7 +236,7 @@ def test_the_same_seed_gives_the_same_image():
 def test_losses_fall_from_a_harmless_patch(goal, jitter):
     white, pipeline = sound()
     seen = target(pipeline)
-    start = pixels_under(seen.image, 18, 18, (60, 60)) + np.array([0, 1, 0], np.uint8)  # hides nothing by itself
+    start = pixels_under(seen.image, 18, 18, (60, 60)) + np.array([0, 1, 0], np.uint8)  # hides nothing on its own
     task = PatchTask(seen, Position(((18, 18),), False, 0.0), start[None])
     (solution,) = attack_by_gradients(
         white, pipeline, [task], goal, AttackBudget(steps=30, views_per_step=6, jitter=jitter, views_per_batch=32)
@@ -317,12 +317,12 @@ def test_a_broken_guarantee_can_be_seen_again(tmp_path):
     assert not recheck(tmp_path / "case")["guarantee_broken"]
 
 
-def test_pictures_and_curves(tmp_path):
+def test_images_and_curves(tmp_path):
     pipeline, outcome = attacked(sound)
     names = ("object", "thing")
     page = artifacts.draw_comparison(pipeline, outcome, names)
     assert page.width > 3 * 96
-    files = artifacts.save_images(tmp_path, outcome, "picture-0")
+    files = artifacts.save_images(tmp_path, outcome, "image-0")
     for file, attempt in zip(files, (outcome.on_undefended, outcome.on_defended), strict=True):
         assert (np.array(PIL.Image.open(file)) == attempt.image).all()
     assert tmp_path / "curves.csv" in artifacts.save_curves(tmp_path, [outcome])

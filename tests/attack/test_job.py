@@ -49,11 +49,11 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "attacked_people", raising=False)
     for name, x in (("cam1/1.png", 10), ("cam2/1.png", 45)):
         (tmp_path / name).parent.mkdir()
-        PIL.Image.fromarray(photo(x)).save(tmp_path / name)
+        PIL.Image.fromarray(make_striped(x)).save(tmp_path / name)
     return tmp_path
 
 
-def photo(x):
+def make_striped(x):
     image = np.full((60, 90, 3), 30, np.uint8)
     image[15:45, x : x + 30] = (255, 30, 30)
     return image
@@ -115,7 +115,7 @@ def test_objects_of_unknown_classes_and_ignored_ones_are_left_out(workplace):
     run = stored(workplace, dataset_labels=(-1, -1, -1))
     with pytest.raises(ObjectSeekerError, match="no annotated object"):
         list(targets_of_run(pipeline, run, 5, 0))
-    blind = load_attack(defense(rule=Rule(classwise=False))).pipeline  # labels play no part there
+    blind = load_attack(defense(rule=Rule(classwise=False))).pipeline  # labels are not used there
     assert [target.labels for target in targets_of_run(blind, run, 5, 0)] == [(-1,), (-1,)]
 
 
@@ -159,10 +159,10 @@ def test_the_builtin_detector_is_judged_as_it_is_deployed(tmp_path, mask_mode):
     assert (
         attacked.defense.fingerprint == small.build().detector.fingerprint
     )  # not that of the module that shows gradients
-    photograph = load_image(Path(objectseeker.__file__).parent / "demo" / "samples" / "coat.jpg")
-    observation = attacked.pipeline.observe(photograph)
+    image = load_image(Path(objectseeker.__file__).parent / "demo" / "samples" / "coat.jpg")
+    observation = attacked.pipeline.observe(image)
     box, labels = observation.base.xyxy[0], (int(observation.base.label[0]),)
-    target = Target("coat", 0, photograph, observation, box, labels)
+    target = Target("coat", 0, image, observation, box, labels)
     results = run_attack(attacked, [target], Patch(0.04), replace(QUICK, steps=2), tmp_path / "out")
     (row,) = results.objects
     assert row["skip_reason"] == {"undefended": None, "defended": None}
@@ -186,18 +186,18 @@ def test_what_cannot_be_attacked_that_way_is_one_sentence(workplace):
 
 def test_a_broken_guarantee_leaves_one_folder_that_checks_itself(tmp_path):
     pytest.importorskip("torch")
-    from attack_pipelines import AREA, MASKS, PAPER, picture
+    from attack_pipelines import AREA, MASKS, PAPER, make_image
 
     leaky = Defense(detector="python:attack_pipelines:leaky_detector", rule=PAPER, masks=MASKS)
     attacked = load_attack(leaky)
     assert attacked.mode == "white-box"
-    PIL.Image.fromarray(picture()).save(tmp_path / "picture.png")
-    targets = list(targets_of_images(attacked.pipeline, [tmp_path / "picture.png"], 1))
+    PIL.Image.fromarray(make_image()).save(tmp_path / "image.png")
+    targets = list(targets_of_images(attacked.pipeline, [tmp_path / "image.png"], 1))
     budget = AttackBudget(steps=16, restarts=2, views_per_step=8, views_per_batch=32)
     results = run_attack(attacked, targets, Patch(AREA), budget, tmp_path / "out")
     assert results.broken_guarantees == 1
     assert results.summary["objects_with_leaking_views"] == 1
-    folder = tmp_path / "out" / "broken" / "picture-0"
+    folder = tmp_path / "out" / "broken" / "image-0"
     tests = Path(__file__).parents[1]
     again = subprocess.run(
         [sys.executable, folder / "check.py"], cwd=tests, capture_output=True, text=True, check=False

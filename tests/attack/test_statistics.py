@@ -148,10 +148,10 @@ def test_what_is_neither_true_nor_false_is_no_survival(tmp_path, survived):
 )
 def test_an_attack_on_another_defense_is_refused(tmp_path, asked, difference):
     file = written(tmp_path / "attack.json")
-    with pytest.raises(ObjectSeekerError) as refusal:
+    with pytest.raises(ObjectSeekerError) as rejected:
         read_recall(file, replace(DEFENSE, **asked), Patch(), certification_threshold=0.0)
-    assert "attack.json attacks something else: " in str(refusal.value)
-    assert difference in str(refusal.value)
+    assert "attack.json attacks something else: " in str(rejected.value)
+    assert difference in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_an_attack_on_another_defense_is_refused(tmp_path, asked, difference):
 )
 def test_an_attack_with_another_patch_or_threshold_is_refused(tmp_path, patch, certification_threshold, difference):
     file = written(tmp_path / "attack.json")
-    with pytest.raises(ObjectSeekerError) as refusal:
+    with pytest.raises(ObjectSeekerError) as rejected:
         read_recall(file, DEFENSE, patch, certification_threshold=certification_threshold)
-    assert difference in str(refusal.value)
+    assert difference in str(rejected.value)
 
 
 def test_a_defense_that_was_edited_in_the_file_is_refused(tmp_path):
@@ -177,8 +177,8 @@ def test_a_defense_that_was_edited_in_the_file_is_refused(tmp_path):
         read_recall(file, replace(DEFENSE, fill=0), Patch(), certification_threshold=0.0)
 
 
-OBJECT, BESIDE, RIDER = (10, 10, 40, 40), (60, 60, 90, 90), (10, 2, 40, 38)
-CLEAN = ((OBJECT, 0), (BESIDE, 1), (RIDER, 3))  # what is found without a patch
+OBJECT, NEIGHBOR, RIDER = (10, 10, 40, 40), (60, 60, 90, 90), (10, 2, 40, 38)
+CLEAN = ((OBJECT, 0), (NEIGHBOR, 1), (RIDER, 3))  # what is found without a patch
 
 
 def boxes(*found):
@@ -201,7 +201,7 @@ def judged(pipeline, target, base, output):
 
 
 def outcome_of(pipeline, on_undefended=None, on_defended=None):
-    """Horse 0 is attacked, on which sits its rider, 3; beside it a person, 1. `on_defended`: base boxes and output."""
+    """Horse 0 is attacked, on which sits its rider, 3; next to it a person, 1. `on_defended`: base boxes and output."""
     image = np.zeros((100, 100, 3), np.uint8)
     target = Target("street", 0, image, pipeline.observe(image), np.array(OBJECT, float), (0,))
     images = [
@@ -216,11 +216,11 @@ def outcome_of(pipeline, on_undefended=None, on_defended=None):
     [
         (boxes(*CLEAN), "found", 0),
         (boxes((OBJECT, 0), (OBJECT, 2)), "found", 0),  # found comes first, and a box on the object is not fabricated
-        (boxes((BESIDE, 1)), "disappeared", 0),
-        (boxes((OBJECT, 2), (BESIDE, 1)), "misclassified", 0),
-        (boxes((BESIDE, 2)), "disappeared", 1),  # another class than what was there
+        (boxes((NEIGHBOR, 1)), "disappeared", 0),
+        (boxes((OBJECT, 2), (NEIGHBOR, 1)), "misclassified", 0),
+        (boxes((NEIGHBOR, 2)), "disappeared", 1),  # another class than what was there
         (boxes(((35, 35, 55, 55), 2), ((0, 60, 20, 80), 0)), "disappeared", 2),  # touching is not fitting
-        (boxes(((12, 10, 60, 40), 0), (BESIDE, 1)), "found", 0),  # a box of the object that moved is not fabricated
+        (boxes(((12, 10, 60, 40), 0), (NEIGHBOR, 1)), "found", 0),  # a box of the object that moved is not fabricated
         (boxes((RIDER, 3)), "disappeared", 0),  # it fits the object, but was there before
         (boxes((RIDER, 3), (OBJECT, 2)), "misclassified", 0),
         (boxes(), "disappeared", 0),
@@ -237,7 +237,7 @@ def test_what_a_patch_did_is_told_apart(found, fate, fabricated):
         "undefended": {"object": "found", "fabricated": 0},
         "defended": became,
     }
-    for outcome in (on_undefended, on_defended):  # told from the very image that decides who survived
+    for outcome in (on_undefended, on_defended):  # determined from the same image that decides who survived
         row = outcome_row(outcome, pipeline)
         survived = {"undefended": row["undefended_survived"], "defended": row["defended_survived"]}
         assert {goal: one and one["object"] == "found" for goal, one in row["effects"].items()} == survived
@@ -256,7 +256,7 @@ def test_a_patch_against_the_defense_may_be_the_worst_for_the_detector():
 def test_what_an_object_was_taken_for_is_drawn():
     pipeline = pipeline_of()
     names = ("horse", "person", "cow", "rider")
-    for found, drawn in ((boxes((OBJECT, 2)), True), (boxes((BESIDE, 2)), False)):
+    for found, drawn in ((boxes((OBJECT, 2)), True), (boxes((NEIGHBOR, 2)), False)):
         page = np.asarray(draw_comparison(pipeline, outcome_of(pipeline, found), names))
         assert (page == class_color(2)).all(axis=2).any() == drawn
 

@@ -1,4 +1,4 @@
-"""The differentiable picture of a detector is the detector, up to rounding, and its gradients are right."""
+"""The differentiable image of a detector is the detector, up to rounding, and its gradients are right."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def goals(threshold=0.0, relabels=False, every_class=False, line=np.inf, **more)
         ((10, 10, 20, 20), (0.6, 0.1), 0.0, True),
         ((10, 10, 20, 20), (0.2, 0.1), 0.0, False),  # too weak
         ((10, 10, 20, 20), (0.6, 0.9), 0.0, False),  # another class is better
-        ((20, 10, 30, 20), (0.9, 0.1), 0.0, False),  # beside it
+        ((20, 10, 30, 20), (0.9, 0.1), 0.0, False),  # next to it
         ((16, 10, 30, 20), (0.9, 0.1), 0.5, False),  # covers too little of it
         ((16, 10, 30, 20), (0.9, 0.1), 0.3, True),
     ],
@@ -292,10 +292,10 @@ def test_boxes_to_plant_explain_what_the_patch_cannot_reach():
     masks = seen.observation.masks
     gone = removing_masks(masks, np.array([[29, 29]]), (LARGEST, LARGEST))[0]
     assert not len(boxes_to_plant(pipeline, seen, gone))  # no slice of it leaves the object
-    beside = np.array([OBJECT[0] - 40.0, OBJECT[1], OBJECT[0] + 8.0, OBJECT[3]])
-    other = replace(seen, box=beside)  # an object the boxes only touch
+    touching = np.array([OBJECT[0] - 40.0, OBJECT[1], OBJECT[0] + 8.0, OBJECT[3]])
+    other = replace(seen, box=touching)  # an object the boxes only touch
     (planted,) = boxes_to_plant(pipeline, other, removing_masks(masks, np.array([[0, 0]]), (5, 5))[0])
-    assert ioa(beside[None], planted[None])[0, 0] == 0
+    assert ioa(touching[None], planted[None])[0, 0] == 0
     assert ioa(np.array([OBJECT], float), planted[None])[0, 0] > pipeline.rule.filter_ioa
 
 

@@ -97,14 +97,14 @@ def workplace(tmp_path):
         "def detect(images):\n"
         "    return [Detections.empty() if i[0, 0, 0] == 7 else see([i])[0] for i in images]\n"
     )
-    (tmp_path / "photos").mkdir()
+    (tmp_path / "images").mkdir()
     for name, attacked in (("clean", False), ("attacked", True)):
-        PIL.Image.fromarray(street(attacked)).save(tmp_path / "photos" / f"{name}.png")
+        PIL.Image.fromarray(street(attacked)).save(tmp_path / "images" / f"{name}.png")
     return tmp_path
 
 
 def test_detect_flags_images(workplace):
-    arguments = ["detect", "photos", "-d", "python:shy:detect", "--set", "masks=halves:5", "--no-annotate"]
+    arguments = ["detect", "images", "-d", "python:shy:detect", "--set", "masks=halves:5", "--no-annotate"]
     done = run(workplace, *arguments, "--out", "o")
     assert "1 of 2 images flagged" in done.stdout
     assert "alert: attacked.png" in done.stdout
@@ -121,7 +121,7 @@ def test_detect_flags_images(workplace):
 def test_detect_and_certify_know_the_iou_variant(workplace):
     arguments = [
         "detect",
-        "photos",
+        "images",
         "-d",
         "python:shy:detect",
         "--set",

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from command import photographs, run
+from command import run, write_dataset
 
 from objectseeker.demo.samples import samples
 
@@ -17,7 +17,7 @@ from objectseeker import Detections
 from objectseeker.core.masks import fill_rectangles
 
 def see(image, looked_at):
-    '''A box around what is bright; blue on dark ground anywhere in what is looked at blinds it.'''
+    '''A box around what is bright; blue on dark ground anywhere in what it sees blinds it.'''
     ys, xs = np.nonzero(image[..., 0] > 220)
     blinded = ((looked_at[..., 2] > 180) & (looked_at[..., 0] < 100)).any()
     few = len(xs) < 9 or blinded
@@ -49,15 +49,15 @@ QUICK = ["--set", "masks=halves:6", "--patch-area", "2%", "--steps", 6, "--resta
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    folder = photographs(tmp_path_factory.mktemp("attack"), [(10, 15, 40, 30), (40, 15, 40, 30)])
+    folder = write_dataset(tmp_path_factory.mktemp("attack"), [(10, 15, 40, 30), (40, 15, 40, 30)])
     (folder / "fragile.py").write_text(DETECTOR)
-    observe = ["observe", "coco:truth.json:photos", "-d", "python:fragile:detect", "--out", "run"]
+    observe = ["observe", "coco:truth.json:images", "-d", "python:fragile:detect", "--out", "run"]
     run(folder, *observe, "--masks", "halves:6")
     return folder
 
 
 def test_a_sound_defense_keeps_what_the_detector_loses(workplace):
-    arguments = ["attack", "photos/0.png", "-d", "python:fragile:detect", *QUICK, "--out", "sound", "--json"]
+    arguments = ["attack", "images/0.png", "-d", "python:fragile:detect", *QUICK, "--out", "sound", "--json"]
     found = json.loads(run(workplace, *arguments).stdout)
     (row,) = found["objects"]
     assert found["mode"] == "black-box"
@@ -73,7 +73,7 @@ def test_a_sound_defense_keeps_what_the_detector_loses(workplace):
 
 
 def test_a_broken_guarantee_is_loud_and_can_be_seen_again(workplace):
-    arguments = ["attack", "photos/0.png", "-d", "python:fragile:leaky", *QUICK, "--out", "unsound"]
+    arguments = ["attack", "images/0.png", "-d", "python:fragile:leaky", *QUICK, "--out", "unsound"]
     done = run(workplace, *arguments, code=3)
     assert "GUARANTEE BROKEN" in done.stderr
     assert "certified objects hidden: 1 of 1" in done.stdout
@@ -98,15 +98,15 @@ def test_the_objects_of_a_run_are_attacked(workplace):
     ("arguments", "message"),
     [
         (["nothing.png"], "nothing.png"),
-        (["photos"], "no run in photos"),
-        (["photos/0.png", "--patch-area", "much"], "'much'"),
-        (["photos/0.png", "--patch-area", "150%"], "patch"),
-        (["photos/0.png", "--patch-location", "near"], "'near'"),
-        (["photos/0.png", "--mode", "gray"], "'gray'"),
-        (["photos/0.png", "--mode", "white-box"], "no gradients"),
-        (["photos/0.png", "--steps", "0"], "steps"),
-        (["photos/0.png", "--set", "size=2"], "size=2"),
-        (["photos/0.png", "--defense", "builtin"], "--detector"),
+        (["images"], "no run in images"),
+        (["images/0.png", "--patch-area", "much"], "'much'"),
+        (["images/0.png", "--patch-area", "150%"], "patch"),
+        (["images/0.png", "--patch-location", "near"], "'near'"),
+        (["images/0.png", "--mode", "gray"], "'gray'"),
+        (["images/0.png", "--mode", "white-box"], "no gradients"),
+        (["images/0.png", "--steps", "0"], "steps"),
+        (["images/0.png", "--set", "size=2"], "size=2"),
+        (["images/0.png", "--defense", "builtin"], "--detector"),
         (["run"], "--detector"),
     ],
 )
@@ -119,9 +119,9 @@ def test_bad_input_is_one_sentence(workplace, arguments, message):
 def test_the_builtin_detector_is_attacked_by_its_gradients(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("onnx")
-    photo = next(sample.path for sample in samples() if sample.name == "lunch")
+    image_file = next(sample.path for sample in samples() if sample.name == "lunch")
     small = ["--set", "input_size=128", "--set", "masks=halves:2", "--steps", 3, "--restarts", 1, "--max-objects", 1]
-    found = json.loads(run(tmp_path, "attack", photo, *small, "--patch-area", "4%", "--json").stdout)
+    found = json.loads(run(tmp_path, "attack", image_file, *small, "--patch-area", "4%", "--json").stdout)
     assert found["mode"] == "white-box"
     (row,) = found["objects"]
     assert row["found_undefended"]

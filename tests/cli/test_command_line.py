@@ -20,9 +20,9 @@ def workplace(tmp_path):
     (tmp_path / "mine.py").write_text(DETECTOR)
     image = np.full((60, 90, 3), 30, np.uint8)
     image[20:40, 30:60] = 255
-    (tmp_path / "photos").mkdir()
-    PIL.Image.fromarray(image).save(tmp_path / "photos" / "one.png")
-    PIL.Image.fromarray(image[::-1]).save(tmp_path / "photos" / "two.png")
+    (tmp_path / "images").mkdir()
+    PIL.Image.fromarray(image).save(tmp_path / "images" / "one.png")
+    PIL.Image.fromarray(image[::-1]).save(tmp_path / "images" / "two.png")
     return tmp_path
 
 
@@ -37,9 +37,9 @@ def test_every_verb_has_help_with_an_example():
         assert "--json" in text
 
 
-def test_detect_writes_coco_results_and_pictures(workplace):
+def test_detect_writes_coco_results_and_images(workplace):
     done = run(
-        workplace, "detect", "photos", "--detector", "python:mine:detect", "--set", "masks=halves:3", "--out", "found"
+        workplace, "detect", "images", "--detector", "python:mine:detect", "--set", "masks=halves:3", "--out", "found"
     )
     assert "2 boxes in 2 images" in done.stdout
     rows = json.loads((workplace / "found" / "detections.json").read_text())
@@ -47,9 +47,9 @@ def test_detect_writes_coco_results_and_pictures(workplace):
     assert rows[0]["bbox"] == [30, 20, 30, 20]
     assert rows[0]["category_name"] == "bright"
     assert {row["origin"] for row in rows} == {"base"}
-    picture = np.asarray(PIL.Image.open(workplace / "found" / "annotated" / "one.jpg"))
-    assert picture.shape[0] > 60  # the image, and a legend
-    assert picture.shape[1:] == (90, 3)
+    annotated = np.asarray(PIL.Image.open(workplace / "found" / "annotated" / "one.jpg"))
+    assert annotated.shape[0] > 60  # the image, and a legend
+    assert annotated.shape[1:] == (90, 3)
 
 
 def test_detect_marks_what_only_masking_found(workplace):
@@ -83,10 +83,10 @@ def test_detect_marks_what_only_masking_found(workplace):
 
 
 def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
-    (workplace / "photos" / "text.jpg").write_text("not a picture")
-    (workplace / "photos" / "empty.png").write_bytes(b"")
+    (workplace / "images" / "text.jpg").write_text("not an image")
+    (workplace / "images" / "empty.png").write_bytes(b"")
     done = run(
-        workplace, "detect", "photos", "-d", "python:mine:detect", "--set", "masks=halves:2", "--out", "o", code=1
+        workplace, "detect", "images", "-d", "python:mine:detect", "--set", "masks=halves:2", "--out", "o", code=1
     )
     assert "2 boxes in 2 images" in done.stdout
     assert "text.jpg" in done.stderr
@@ -97,16 +97,16 @@ def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
     ("arguments", "message"),
     [
         (["detect", "nowhere", "--out", "o"], "nowhere"),
-        (["detect", "photos", "--out", "o", "-d", "yolo"], "unknown detector 'yolo'"),
-        (["detect", "photos", "--out", "o", "-d", "onnx:missing.onnx"], "missing.onnx"),
+        (["detect", "images", "--out", "o", "-d", "yolo"], "unknown detector 'yolo'"),
+        (["detect", "images", "--out", "o", "-d", "onnx:missing.onnx"], "missing.onnx"),
         (
-            ["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--set", "masks=halves:0"],
+            ["detect", "images", "--out", "o", "-d", "python:mine:detect", "--set", "masks=halves:0"],
             "lines must be at least 1",
         ),
         (
             [
                 "detect",
-                "photos",
+                "images",
                 "--out",
                 "o",
                 "-d",
@@ -118,7 +118,7 @@ def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
             ],
             "mask_threshold",
         ),
-        (["detect", "photos", "--out", "mine.py", "-d", "python:mine:detect"], "mine.py"),
+        (["detect", "images", "--out", "mine.py", "-d", "python:mine:detect"], "mine.py"),
         (["check", "python:nothere:f"], "nothere"),
         (["demo", "--patch-area", "3"], "a patch area is a share"),
         (["demo", "--set", "detector=python:mine:detect"], "the demo uses the built-in detector"),
@@ -132,33 +132,33 @@ def test_bad_input_is_one_sentence_and_exit_code_2(workplace, arguments, message
 
 
 def test_check_passes_and_fails(workplace):
-    done = run(workplace, "check", "python:mine:detect", "photos/one.png", "--set", "masks=halves:2")
+    done = run(workplace, "check", "python:mine:detect", "images/one.png", "--set", "masks=halves:2")
     assert "All checks passed." in done.stdout
     assert "FAIL" not in done.stdout
     assert "cost  an image of " in done.stdout
     assert "defended with halves:2 (9 forward passes)" in done.stdout
     following = "objectseeker observe IMAGES --detector python:mine:detect --set masks=halves:2 --out run"
     assert done.stdout.endswith(f"All checks passed.\nNext: {following}\n")
-    done = run(workplace, "check", "python:mine:broken", "photos/one.png", "--set", "masks=halves:2", "--json", code=1)
+    done = run(workplace, "check", "python:mine:broken", "images/one.png", "--set", "masks=halves:2", "--json", code=1)
     answer = json.loads(done.stdout)
     assert not answer["passed"]
     assert any(f["passed"] is False and "batch" in f["name"] for f in answer["checks"])
     run(workplace, "defense", "new", "python:mine:detect", "--set", "masks=halves:2", "--out", "d.json")
-    done = run(workplace, "check", "--defense", "d.json", "photos/one.png", "--set", "batch_size=4")
+    done = run(workplace, "check", "--defense", "d.json", "images/one.png", "--set", "batch_size=4")
     following = "objectseeker detect IMAGES --defense d.json --set batch_size=4 --out results"
     assert done.stdout.endswith(f"All checks passed.\nNext: {following}\n")
-    done = run(workplace, "check", "builtin", "photos/one.png", "--defense", "d.json", code=2)
+    done = run(workplace, "check", "builtin", "images/one.png", "--defense", "d.json", code=2)
     assert "SPEC and --defense name a detector each: got builtin and d.json. Omit one." in done.stderr
 
 
-def test_demo_certifies_the_photographs(tmp_path):
+def test_demo_certifies_the_images(tmp_path):
     """With few masks, to be quick; the printed table and the page come from the same rows."""
     answer = json.loads(run(tmp_path, "demo", "--out", "d", "--set", "masks=halves:2", "--json").stdout)
     assert len(answer["objects"]) == sum(int((~s.crowd).sum()) for s in samples())
     assert any(row["found_undefended"] for row in answer["objects"])
     assert any(row["certified"]["far"] for row in answer["objects"])
     page = (tmp_path / "d" / "report.html").read_text()
-    assert page.count('id="view-') == len(samples())  # the photographs of the interactive report
+    assert page.count('id="view-') == len(samples())  # the images of the interactive report
     assert {p.name for p in (tmp_path / "d").iterdir()} == {"report.html", *(f"{s.name}.jpg" for s in samples())}
 
 
@@ -173,11 +173,11 @@ def test_class_names_come_from_a_file_or_from_the_module(workplace):
     (workplace / "names.txt").write_text("glow\n\n")
     for more, name in (([], "shine"), (["--set", "class_names=@names.txt"], "glow")):
         arguments = ["-d", "python:plain:detect", "--set", "masks=halves:2", "--out", f"named-{name}", "--no-annotate"]
-        run(workplace, "detect", "photos/one.png", *arguments, *more)
+        run(workplace, "detect", "images/one.png", *arguments, *more)
         rows = json.loads((workplace / f"named-{name}" / "detections.json").read_text())
         assert {row["category_name"] for row in rows} == {name}
     (workplace / "names.txt").write_text("glow\nglow\n")
-    done = run(workplace, "detect", "photos/one.png", *arguments, "--set", "class_names=@names.txt", code=2)
+    done = run(workplace, "detect", "images/one.png", *arguments, "--set", "class_names=@names.txt", code=2)
     assert "line 2 of names.txt repeats 'glow'" in done.stderr
 
 

@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from command import photographs, run
+from command import run, write_dataset
 
 TUNED = ["--cross-tune", 5, "--operating-point", "clean_recall=0.9"]
 
@@ -13,9 +13,9 @@ TUNED = ["--cross-tune", 5, "--operating-point", "clean_recall=0.9"]
 def workplace(tmp_path_factory):
     """The same eight images with one bright box each, observed under two and under three lines."""
     boxes = [(3 + 4 * number, 2 + 2 * number, 20, 15) for number in range(8)]
-    folder = photographs(tmp_path_factory.mktemp("compared"), boxes, (60, 40))
+    folder = write_dataset(tmp_path_factory.mktemp("compared"), boxes, (60, 40))
     for lines in (2, 3):
-        observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", f"k{lines}"]
+        observe = ["observe", "coco:truth.json:images", "-d", "python:mine:detect", "--out", f"k{lines}"]
         run(folder, *observe, "--masks", f"halves:{lines}")
     return folder
 
@@ -48,7 +48,7 @@ def test_every_run_can_get_the_rule_that_suits_it(workplace):
 
 
 def test_some_masks_of_a_run_give_what_a_run_of_them_gives(workplace):
-    observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "sum"]
+    observe = ["observe", "coco:truth.json:images", "-d", "python:mine:detect", "--out", "sum"]
     run(workplace, *observe, "--masks", "halves:2+halves:3")
     one = json.loads(run(workplace, "evaluate", "sum", *TUNED, "--set", "masks=halves:3", "--json").stdout)["runs"][0]
     own = json.loads(run(workplace, "evaluate", "k3", *TUNED, "--json").stdout)["runs"][0]

@@ -112,7 +112,7 @@ def test_the_shell_completes_verbs_settings_and_defenses(tmp_path):
     ],
 )
 def test_a_verb_fits_on_a_screen(verb, most):
-    """At most so many options, each with one line of help in a panel, and examples at the end."""
+    """At most 20 options, each with one line of help in a panel, and examples at the end."""
     command = commands(program())[verb]
     options = [one for one in command.params if one.param_type_name == "option"]
     own = [one for one in options if one.name not in (*GLOBAL_OPTIONS, "help")]

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from command import photographs, run
+from command import run, write_dataset
 
 from objectseeker import Defense
 
@@ -29,7 +29,7 @@ detect.names = ("bright",)
 
 @pytest.fixture
 def workplace(tmp_path):
-    photographs(tmp_path, [(30, 20, 30, 20), (10, 5, 30, 25), (50, 30, 30, 20)])
+    write_dataset(tmp_path, [(30, 20, 30, 20), (10, 5, 30, 25), (50, 30, 30, 20)])
     return tmp_path
 
 
@@ -54,14 +54,14 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_files(workplace):
 
     (workplace / "slow.py").write_text(SLOW)
     for number in range(3):  # a mark by which the detector knows the image
-        file = workplace / "photos" / f"{number}.png"
+        file = workplace / "images" / f"{number}.png"
         image = np.array(PIL.Image.open(file))
         image[0, 0, 2] = number
         PIL.Image.fromarray(image).save(file)
-    arguments = ["detect", "photos", "-d", "python:slow:detect", "--set", "masks=halves:3", "--certify", "--out"]
+    arguments = ["detect", "images", "-d", "python:slow:detect", "--set", "masks=halves:3", "--certify", "--out"]
     code, _ = stopped(workplace, 1, signal.SIGKILL, *arguments, "o")
     assert code == -signal.SIGKILL
-    arguments.insert(1, "--trust-detector")  # this one reads no weights, so nobody can tell whether they changed
+    arguments.insert(1, "--trust-detector")  # this one reads no weights, so whether they changed is unknown
     code, errors = stopped(workplace, 2, signal.SIGINT, *arguments, "o")
     assert code == 130, errors
     assert "1 of 3 images done before" in errors
@@ -75,7 +75,7 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_files(workplace):
 
 
 def test_certificates_of_the_boxes_themselves(workplace):
-    done = run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch-area", "2%")
+    done = run(workplace, "detect", "images", *OPTIONS, "--out", "o", "--certify", "--patch-area", "2%")
     assert "12 half masks: 3 images x 13 views = 39 forward passes" in done.stderr
     assert done.stdout.startswith("3 boxes in 3 images")
     assert "against a patch of 2 %" in done.stdout
@@ -83,15 +83,15 @@ def test_certificates_of_the_boxes_themselves(workplace):
     rows = json.loads((workplace / "o" / "detections.json").read_text())
     assert {row["defense_sha256"] for row in rows} == {Defense.load(workplace / "o" / "defense.json").sha256}
     answer = json.loads(
-        run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch-area", "0.02", "--json").stdout
+        run(workplace, "detect", "images", *OPTIONS, "--out", "o", "--certify", "--patch-area", "0.02", "--json").stdout
     )
     for where in ("far", "close", "over", "anywhere"):
         assert answer["certificates"][where] == sum(row[where] for row in rows)
     assert "already attacked" in answer["certificates"]["about"]
-    other = run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch-area", "3%", code=2)
+    other = run(workplace, "detect", "images", *OPTIONS, "--out", "o", "--certify", "--patch-area", "3%", code=2)
     assert "patch_area was 0.02, now 0.03" in other.stderr
     assert other.stderr.count("\n") == 1
-    less = run(workplace, "detect", "photos", *OPTIONS, "--out", "p", "--patch-area", "3%", code=2)
+    less = run(workplace, "detect", "images", *OPTIONS, "--out", "p", "--patch-area", "3%", code=2)
     assert "--certify" in less.stderr
 
 
@@ -102,7 +102,7 @@ def test_a_data_set_keeps_its_ids(workplace):
         annotation["category_id"] = 21
     content["categories"] = [{"id": 21, "name": "lamp"}]
     (workplace / "truth.json").write_text(json.dumps(content))
-    arguments = ["detect", "coco:truth.json:photos", *OPTIONS, "--out", "o", "--no-annotate"]
+    arguments = ["detect", "coco:truth.json:images", *OPTIONS, "--out", "o", "--no-annotate"]
     assert "class map" in run(workplace, *arguments, code=2).stderr
     run(workplace, *arguments, "--class-map", "bright=lamp")
     rows = json.loads((workplace / "o" / "detections.json").read_text())
@@ -111,15 +111,15 @@ def test_a_data_set_keeps_its_ids(workplace):
         (899, 21, "1.png"),
         (898, 21, "2.png"),
     ]
-    alone = run(workplace, "detect", "coco:truth.json:photos", "photos", *OPTIONS, "--out", "p", code=2)
+    alone = run(workplace, "detect", "coco:truth.json:images", "images", *OPTIONS, "--out", "p", code=2)
     assert "give it alone" in alone.stderr
 
 
 def test_a_detector_that_may_be_another_needs_your_word_to_go_on(workplace):
     (workplace / "some").mkdir()
-    (workplace / "photos" / "0.png").rename(workplace / "some" / "0.png")
+    (workplace / "images" / "0.png").rename(workplace / "some" / "0.png")
     run(workplace, "detect", "some", *OPTIONS, "--out", "o", "--no-annotate")
-    arguments = ["detect", "some/0.png", "photos/1.png", *OPTIONS, "--out", "o", "--no-annotate"]
-    refused = run(workplace, *arguments, code=2)
-    assert "--trust-detector" in refused.stderr
+    arguments = ["detect", "some/0.png", "images/1.png", *OPTIONS, "--out", "o", "--no-annotate"]
+    rejected = run(workplace, *arguments, code=2)
+    assert "--trust-detector" in rejected.stderr
     assert "1 of 2 images done before" in run(workplace, *arguments, "--trust-detector").stderr

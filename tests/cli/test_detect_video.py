@@ -81,8 +81,8 @@ def test_a_folder_of_frames(workplace):
         PIL.Image.fromarray(scene(number)).save(workplace / "frames" / f"{number}.png")
     (workplace / "frames" / "3.png").write_text("no image")
     options = [*OPTIONS, "masks=rolling:2:halves:3", "--out", "o"]
-    refused = run(workplace, "detect", "frames", *options, code=2)
-    assert "video:FOLDER" in refused.stderr
+    rejected = run(workplace, "detect", "frames", *options, code=2)
+    assert "video:FOLDER" in rejected.stderr
     done = run(workplace, "detect", "video:frames", "--fps", "2", *options, code=1)
     assert "skipped: frame 2: cannot read image" in done.stderr
     first, second, broken, last = lines(workplace / "o")
@@ -95,19 +95,19 @@ def test_a_folder_of_frames(workplace):
 def test_questions_that_make_no_sense(workplace):
     wrong = {
         ("clip.mkv", "a.png"): "give it alone",
-        ("photos", "--stride", "2"): "--stride: only for videos",
+        ("images", "--stride", "2"): "--stride: only for videos",
         ("clip.mkv", "--start", "soon"): "--start is a time in seconds or as h:mm:ss: got 'soon'",
         ("clip.mkv", "--start", "99"): "no frame of clip.mkv is selected",
     }
-    (workplace / "photos").mkdir()
-    PIL.Image.fromarray(scene(3)).save(workplace / "photos" / "a.png")
+    (workplace / "images").mkdir()
+    PIL.Image.fromarray(scene(3)).save(workplace / "images" / "a.png")
     for arguments, words in wrong.items():
         done = run(workplace, "detect", *arguments, *OPTIONS, "masks=halves:1", "--out", "o", code=2)
         assert words in done.stderr
     assert not (workplace / "o" / "frames.jsonl").exists()  # the folder can be used
 
 
-# Waits for ever where the box has come to column 31: in the seventh frame.
+# Waits for ever where the box is at column 31: in the seventh frame.
 SLOW = """
 import pathlib, time
 from mine import detect as see

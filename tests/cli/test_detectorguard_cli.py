@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command import photographs, run
+from command import run, write_dataset
 from detectorguard_network import write_network
 
 from objectseeker.detectorguard.features import ObjectnessFeatures, add_features
@@ -14,8 +14,8 @@ from objectseeker.runs.run import open_run
 def workplace(tmp_path_factory):
     """Eight images with one bright object each, with features of a small network that sees brightness."""
     boxes = [(6 * number, 20, 90, 96) for number in range(8)]
-    folder = photographs(tmp_path_factory.mktemp("guard"), boxes, (152, 136), dark=20)
-    run(folder, "observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:4")
+    folder = write_dataset(tmp_path_factory.mktemp("guard"), boxes, (152, 136), dark=20)
+    run(folder, "observe", "coco:truth.json:images", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:4")
     network = ObjectnessFeatures(write_network(folder / "network.onnx"), input_size=(152, 136))
     add_features(open_run(folder / "run"), network)
     return folder

@@ -1,4 +1,4 @@
-"""The whole way: observe, tune, gate, verify; and audit bundles that somebody edited."""
+"""The whole way: observe, tune, gate, verify; and audit bundles that were edited."""
 
 import contextlib
 import csv
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import photographs
+from command import write_dataset
 
 import objectseeker
 from objectseeker import Defense, Halves, IouRule, Rule
@@ -67,12 +67,12 @@ def call(*arguments, code=0):
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """Twelve photographs with one bright box each, a run, a tuned defense, a transcript, and tags."""
+    """Twelve images with one bright box each, a run, a tuned defense, a transcript, and tags."""
     rng = np.random.default_rng(0)
     boxes = [(int(rng.integers(5, 50)), int(rng.integers(5, 30)), 30, 20) for _ in range(12)]
-    folder = photographs(tmp_path_factory.mktemp("gate"), boxes)
+    folder = write_dataset(tmp_path_factory.mktemp("gate"), boxes)
     with contextlib.chdir(folder):
-        observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "halves:3"]
+        observe = ["observe", "coco:truth.json:images", "-d", "python:mine:detect", "--masks", "halves:3"]
         call(*observe, "--out", "run")
         few = [
             "--set",
@@ -85,7 +85,7 @@ def workplace(tmp_path_factory):
         call("tune", "run", "--operating-point", "clean_recall=0.5", *few, "--out", "tuned")
         forgetful = replace(Defense.load("tuned/defense.json"), tuned_on=None)
         forgetful.save("tuned/defense.json")  # the gate gives no verdict on the images that chose a defense
-        said = call("check", "--defense", "tuned/defense.json", "photos/0.png", "--json")
+        said = call("check", "--defense", "tuned/defense.json", "images/0.png", "--json")
         (folder / "check.json").write_text(said)
         rows = "".join(f"{n}.png,{'night' if n % 2 else 'day'}\n" for n in range(12))
         (folder / "tags.csv").write_text("image,light\n" + rows)
@@ -286,7 +286,7 @@ def test_bad_input_is_refused_before_anything_is_judged(workplace):
 
 
 def test_ap_is_not_measured_on_a_curve_that_was_not_stored(workplace):
-    """The rule itself looks from 0.5 on, its curve from 0.05 on: below 0.1 the run has no masked boxes."""
+    """The rule uses scores of at least 0.5, its curve of at least 0.05: below 0.1 the run has no masked boxes."""
     follow = ThresholdSchedule(alpha=0.05, beta=0.0)
     Defense(
         detector="python:mine:detect", rule=follow.rule(Rule(), 0.5), masks=Halves(3), threshold_schedule=follow
@@ -376,8 +376,8 @@ def moved(members, column, value, *, renamed):
     content = touched(members.pop(name), column, value)
     number = int(name.split("/")[-1].split("-")[0])
     if renamed:
-        identity = json.loads(members["verdict.json"])["run"]["run_fingerprint"]
-        name = f"run/parts/{number:06d}-{checksum(identity, number, content)}.parquet"
+        fingerprint = json.loads(members["verdict.json"])["run"]["run_fingerprint"]
+        name = f"run/parts/{number:06d}-{checksum(fingerprint, number, content)}.parquet"
     members[name] = content
 
 
@@ -549,7 +549,7 @@ REJECTED = {
     "run.json of format true": edit_run(lambda body: body.replace(b'"format": 1', b'"format": true')),
     "run.json with another setting": edit_run(lambda body: body.replace(b'"format"', b'"more": 1,\n"format"')),
     "run.json with a setting twice": edit_run(lambda body: body.replace(b'"format"', b'"seed": 1,\n"format"')),
-    "run.json that is no JSON": edit_run(lambda body: body[:-3]),
+    "run.json that is not JSON": edit_run(lambda body: body[:-3]),
     "run.json in other words": edit_run(lambda body: body.replace(b'"format": 1', b'"format":  1')),
     "run.json without images per part": edit_run(
         lambda body: body.replace(b'"images_per_part": 1', b'"images_per_part": 0')

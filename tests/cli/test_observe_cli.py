@@ -1,4 +1,4 @@
-"""observe on the command line: how it goes on, what it takes, how it is stopped."""
+"""observe on the command line: how it resumes, what it takes, how it is stopped."""
 
 import json
 import signal
@@ -8,20 +8,20 @@ import time
 
 import pytest
 import typer
-from command import DETECTOR, photographs, run
+from command import DETECTOR, run, write_dataset
 from ftp_server import silent_server
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import program
 from objectseeker.cli._console import describe_duration
 
-OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "halves:2")
+OBSERVE = ("observe", "coco:truth.json:images", "-d", "python:mine:detect", "--masks", "halves:2")
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """Six photographs, and a detector that says itself what it is."""
-    folder = photographs(tmp_path_factory.mktemp("observe"), [(5 + number, 5, 30, 20) for number in range(6)])
+    """Six images, and a detector that says itself what it is."""
+    folder = write_dataset(tmp_path_factory.mktemp("observe"), [(5 + number, 5, 30, 20) for number in range(6)])
     (folder / "mine.py").write_text(DETECTOR + '\nfingerprint = "bright 1"\n')
     return folder
 

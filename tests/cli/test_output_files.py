@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import photographs
+from command import write_dataset
 
 from objectseeker.cli._app import program
 
@@ -36,8 +36,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which every command has written its files, with a detector of bright boxes."""
     rng = np.random.default_rng(0)
     boxes = [(int(rng.integers(5, 50)), int(rng.integers(5, 30)), 30, 20) for _ in range(12)]
-    folder = photographs(tmp_path_factory.mktemp("files"), boxes)
-    shutil.copytree(folder / "photos", folder / "clips" / "one" / "frames")
+    folder = write_dataset(tmp_path_factory.mktemp("files"), boxes)
+    shutil.copytree(folder / "images", folder / "clips" / "one" / "frames")
     tracks = [[number, 1, "bright", x, y, x + width, y + height] for number, (x, y, width, height) in enumerate(boxes)]
     frames = [f"{number}.png" for number in range(len(boxes))]
     (folder / "clips" / "one" / "boxes.json").write_text(json.dumps({"fps": 10, "frames": frames, "boxes": tracks}))
@@ -45,16 +45,16 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     detector = ("-d", "python:mine:detect")
     defense = ("--defense", "plain.json")
     with contextlib.chdir(folder):
-        call("observe", "coco:truth.json:photos", *detector, "--masks", "halves:3", "--out", "run")
+        call("observe", "coco:truth.json:images", *detector, "--masks", "halves:3", "--out", "run")
         call("defense", "new", "python:mine:detect", "--set", "masks=halves:3", *RULE, "--out", "plain.json")
         call("tune", "run", "--threshold", "0.5", "--spurious", "2", "--out", "tuned")
-        Path("check.json").write_text(call("check", *defense, "photos/0.png", "--json"))
+        Path("check.json").write_text(call("check", *defense, "images/0.png", "--json"))
         options = ("--objects", "certificates.csv", "--by", "size", "--measure", "fabrication")
         call("evaluate", "run", *defense, "--out", "evaluated", *options)
         call("evaluate", "run", "run", *defense, "--out", "compared")
         call("gate", "run", *defense, "--policy", "policy.toml", "--detector-check", "check.json", "--out", "gate")
-        call("detect", "photos", *defense, "--certify", "--out", "found")
-        call("detect", "video:photos", *defense, "--certify", "--out", "watched")
+        call("detect", "images", *defense, "--certify", "--out", "found")
+        call("detect", "video:images", *defense, "--certify", "--out", "watched")
         short = ("--steps", "2", "--restarts", "1", "--max-objects", "2", "--mode", "black-box")
         call("attack", "run", *defense, *short, "--out", "attacked")
         call("observe", "boxes:clips", *detector, "--masks", "rolling:2:halves:3", "--out", "sequence")

@@ -1,4 +1,4 @@
-"""An own ONNX graph and own annotations, from the first command to the report, through the real command line."""
+"""Your own ONNX graph and annotations, from the first command to the report, through the real command line."""
 
 import json
 
@@ -14,8 +14,8 @@ LABEL_OF = {21: 0, 900: 1, 7: 2}
 
 
 def write_data(folder):
-    """Six photographs with one or two blobs and one without, and annotations that name them in their own way."""
-    (folder / "photos").mkdir()
+    """Six images with one or two blobs and one without, and annotations that name them in their own way."""
+    (folder / "images").mkdir()
     rng = np.random.default_rng(0)
     images, annotations = [], []
     for image_id in (7, 21, 900, 3, 22, 901, 902):
@@ -30,7 +30,7 @@ def write_data(folder):
             annotations.append(
                 {"id": len(annotations) + 50, "image_id": image_id, "category_id": category, "bbox": box}
             )
-        PIL.Image.fromarray(image).save(folder / "photos" / f"{image_id}.png")
+        PIL.Image.fromarray(image).save(folder / "images" / f"{image_id}.png")
         images.append({"id": image_id, "file_name": f"{image_id}.png", "width": SIDE, "height": SIDE})
     annotations.append({"id": 1, "image_id": 7, "category_id": 21, "bbox": [3, 3, 5, 0]})
     for annotation in annotations:
@@ -46,9 +46,9 @@ def test_from_check_detector_to_report(tmp_path, call):
     truth = write_data(tmp_path)
     (tmp_path / "names.txt").write_text("\n".join(NAMES))
     graph = ("onnx:blobs.onnx", "--set", "class_names=@names.txt")
-    data, masks = "coco:own.json:photos", ("--masks", "halves:6")
+    data, masks = "coco:own.json:images", ("--masks", "halves:6")
 
-    checked = json.loads(call("check", "onnx:blobs.onnx", "photos/7.png", *graph[1:], "--json")[0])
+    checked = json.loads(call("check", "onnx:blobs.onnx", "images/7.png", *graph[1:], "--json")[0])
     assert checked["passed"]
 
     observe = ("observe", data, "--detector", *graph, *masks, "--out", "run")

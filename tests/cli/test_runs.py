@@ -5,24 +5,24 @@ import json
 
 import numpy as np
 import pytest
-from command import certificates, photographs, run
+from command import certificates, run, write_dataset
 
 from objectseeker import Defense, Halves
 
-OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect")
+OBSERVE = ("observe", "coco:truth.json:images", "-d", "python:mine:detect")
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """Twelve photographs with one bright box each, as COCO annotations; one class the detector does not know."""
+    """Twelve images with one bright box each, as COCO annotations; one class the detector does not know."""
     rng = np.random.default_rng(0)
     boxes = [(int(rng.integers(5, 50)), int(rng.integers(5, 30)), 30, 20) for _ in range(12)]
-    folder = photographs(tmp_path_factory.mktemp("runs"), boxes)
+    folder = write_dataset(tmp_path_factory.mktemp("runs"), boxes)
     content = json.loads((folder / "truth.json").read_text())
     content["annotations"].append({"id": 99, "image_id": 0, "category_id": 2, "bbox": [0, 0, 9, 9], "iscrowd": 0})
     content["categories"].append({"id": 2, "name": "dark"})
     (folder / "truth.json").write_text(json.dumps(content))
-    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:6"]
+    arguments = ["observe", "coco:truth.json:images", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:6"]
     done = run(folder, *arguments)
     assert "12 images observed" in done.stdout
     assert "dark" in done.stderr  # excluded, and said so
@@ -32,7 +32,7 @@ def workplace(tmp_path_factory):
 def test_estimate_says_what_it_would_cost_and_does_nothing(workplace):
     arguments = [
         "observe",
-        "coco:truth.json:photos",
+        "coco:truth.json:images",
         "-d",
         "python:mine:detect",
         "--out",
@@ -114,7 +114,7 @@ def test_evaluate_with_few_fppi_and_slice_by_slice(workplace):
 
 @pytest.mark.slow
 def test_evaluate_shows_recall_under_attack(workplace):
-    """Only an attack on this very defense counts: any other file is refused with the difference."""
+    """Only an attack on the same defense counts: any other file is rejected with the difference."""
     run(
         workplace,
         "attack",
@@ -212,9 +212,9 @@ def test_tune_reports_both_halves_and_both_rules(workplace):
         (["evaluate", "run", "--measure", "everything"], "--measure is fabrication or detectorguard: got everything"),
         (["tune", "run", "--passes", "9", "--by", "class"], "omit --passes"),
         (["tune", "run", "--set", "mask_threshold=0.5"], "--set fixes filter_ioa, edge_factor, cluster_distance"),
-        (["observe", "coco:none.json:photos", "--out", "x"], "none.json"),
+        (["observe", "coco:none.json:images", "--out", "x"], "none.json"),
         (
-            ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:5"],
+            ["observe", "coco:truth.json:images", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:5"],
             "masks was halves:6, now halves:5",
         ),
     ],

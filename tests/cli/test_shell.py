@@ -141,7 +141,7 @@ def test_ctrl_c_is_one_sentence(meet):
 
 @pytest.mark.parametrize("cleaning", [0, 60])
 def test_a_second_ctrl_c_does_not_wait(meet, cleaning):
-    """A thread that Python would wait for, and cleaning up that takes long: neither holds up who presses twice."""
+    """A thread that Python would wait for, and cleaning up that takes long: neither blocks a user who presses twice."""
     body = (
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"
         f"try: print('at work', flush=True); time.sleep(60)\nfinally: time.sleep({cleaning})"

@@ -101,5 +101,5 @@ def test_what_an_attack_did_is_shown_by_kind_and_side_by_side(evaluation, tmp_pa
 
 
 def test_an_attack_on_no_object_has_no_effects():
-    nobody = evaluation_tables.effect_rows(attack_effects([]))
-    assert {cell for row in nobody for name, cell in row.items() if name != "detector"} == {"-"}
+    unattacked = evaluation_tables.effect_rows(attack_effects([]))
+    assert {cell for row in unattacked for name, cell in row.items() if name != "detector"} == {"-"}

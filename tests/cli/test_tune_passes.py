@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from command import photographs
+from command import write_dataset
 
 from objectseeker import Defense
 from objectseeker.datasets import open_dataset
@@ -27,8 +27,8 @@ TUNE = ("tune", "sum", "--patch-area", "4%", *FEW)
 def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path):
     rng = np.random.default_rng(0)
     boxes = [(int(rng.integers(5, 50)), int(rng.integers(5, 30)), 30, 20) for _ in range(4)]
-    photographs(tmp_path, boxes)
-    observe = ("observe", "coco:truth.json:photos")
+    write_dataset(tmp_path, boxes)
+    observe = ("observe", "coco:truth.json:images")
     call(*observe, "-d", "python:mine:detect", "--masks", "halves:3+bands:4%", "--out", "sum")
     said, _ = call(*TUNE, "--passes", "13", "--out", "tuned")
     assert "to certify it, observe again with --defense tuned/defense.json" in said
@@ -52,9 +52,9 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
 
 
 def test_a_run_whose_detector_has_no_spec_is_tuned_without_a_defense(call, tmp_path, monkeypatch):
-    photographs(tmp_path, [(10, 10, 30, 20), (40, 12, 30, 20)])
+    write_dataset(tmp_path, [(10, 10, 30, 20), (40, 12, 30, 20)])
     monkeypatch.syspath_prepend(tmp_path)
-    dataset, detector = open_dataset("coco:truth.json:photos"), load_detector("python:mine:detect")
+    dataset, detector = open_dataset("coco:truth.json:images"), load_detector("python:mine:detect")
     observe(dataset, detector, out=tmp_path / "sum", masks="halves:3")
     said, noted = call(*TUNE, "--passes", "13", "--out", "tuned")
     assert "no defense is written" in noted

@@ -29,7 +29,7 @@ IMAGES = 40
 GRID = ("--set", "filter_ioa=0.6", "--set", "edge_factor=1", "--set", "cluster_distance=0.1")
 
 
-def picture(number: int) -> np.ndarray:
+def make_image(number: int) -> np.ndarray:
     """A gray image with one blob of a pure color, at another place in every image."""
     rng = np.random.default_rng(number)
     image = np.full((SIDE, SIDE, 3), 60, np.uint8)
@@ -46,9 +46,9 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unlabeled")
     write_graph(folder / "blobs.onnx")
     (folder / "names.txt").write_text("\n".join(NAMES))
-    (folder / "photos").mkdir()
+    (folder / "images").mkdir()
     for number in range(IMAGES):
-        PIL.Image.fromarray(picture(number)).save(folder / "photos" / f"{number:02d}.png")
+        PIL.Image.fromarray(make_image(number)).save(folder / "images" / f"{number:02d}.png")
     return folder
 
 
@@ -56,14 +56,14 @@ def place(tmp_path_factory):
 def tuned(place):
     """What tune says and writes."""
     detector = ("--detector", "onnx:blobs.onnx", "--set", "class_names=@names.txt")
-    return run(place, "tune", "photos", *detector, *GRID, "--masks", "halves:5", "--out", "tuned")
+    return run(place, "tune", "images", *detector, *GRID, "--masks", "halves:5", "--out", "tuned")
 
 
 def test_two_commands_lead_from_a_detector_to_certified_detections(place, tuned):
     assert "40 images x 21 views = 840 forward passes" in tuned.stderr
     assert "about" in tuned.stderr  # how long it takes, before it starts
     assert "base threshold 0.5: the usual one, since the images are unlabeled" in tuned.stdout
-    following = "objectseeker detect photos --defense tuned/defense.json --certify --out found"
+    following = "objectseeker detect images --defense tuned/defense.json --certify --out found"
     assert tuned.stdout.strip().endswith(following)
     names = {file.name for file in (place / "tuned").iterdir()}
     assert names >= {"defense.json", "frontier.csv", "tuning.json", "tuning.md", "run"}
@@ -105,7 +105,7 @@ def test_fabrication_settings_are_chosen_too_and_used(place, tuned):
         assert np.array_equal(before.certified, after.certified)
     assert 0 < np.mean(verdicts) == pytest.approx(content["certified_not_fabricated"]["value"] / 100)
     assert "own boxes certified not fabricated" in (place / "tuned" / "tuning.md").read_text()
-    run(place, "detect", "photos", "--defense", "tuned/defense.json", "--certify", "--out", "sided")
+    run(place, "detect", "images", "--defense", "tuned/defense.json", "--certify", "--out", "sided")
     boxes = json.loads((place / "sided" / "detections.json").read_text())
     least = defense.rule.support_threshold
     assert [box["certified_not_fabricated_anywhere"] for box in boxes] == [
@@ -120,27 +120,27 @@ def test_images_that_chose_a_defense_are_noticed_whatever_their_names(place, tun
     copies = place / "copies"
     copies.mkdir()
     for number in range(4):
-        shutil.copy(place / "photos" / f"{number:02d}.png", copies / f"other{number}.png")
+        shutil.copy(place / "images" / f"{number:02d}.png", copies / f"other{number}.png")
     hashes = stored.file_hashes()
     expected = sum(defense.count_tuned([hashes[number]]) for number in range(4))
     assert observe(copies, defense, out=place / "copied").tuned_images(defense) == expected
-    sampled = observe(place / "photos", defense, out=place / "sampled", limit=10, seed=3)
+    sampled = observe(place / "images", defense, out=place / "sampled", limit=10, seed=3)
     assert sampled.tuned_images(defense) == defense.count_tuned(sampled.file_hashes()) > 0
-    grown = observe(place / "photos", defense, out=place / "sampled", limit=20, seed=3)
+    grown = observe(place / "images", defense, out=place / "sampled", limit=20, seed=3)
     assert grown.tuned_images(defense) > sampled.tuned_images(defense)
     for number in range(IMAGES, IMAGES + 3):
-        PIL.Image.fromarray(picture(number)).save(copies / f"{number}.png")
+        PIL.Image.fromarray(make_image(number)).save(copies / f"{number}.png")
     others = run(place, "observe", "copies", "--defense", "tuned/defense.json", "--exclude", "tuned/run", "--out", "n")
     assert "3 images observed" in others.stdout
     assert open_run(place / "n").tuned_images(defense) == 0
-    run(place, "observe", "photos", "--defense", "tuned/defense.json", "--exclude", "tuned/run", "--out", "x", code=2)
+    run(place, "observe", "images", "--defense", "tuned/defense.json", "--exclude", "tuned/run", "--out", "x", code=2)
 
 
 def annotate(place):
     """Annotations of all images, as a COCO file."""
     images, annotations = [], []
     for number in range(IMAGES):
-        ys, xs = np.nonzero(picture(number).max(axis=2) == 255)
+        ys, xs = np.nonzero(make_image(number).max(axis=2) == 255)
         box = [int(xs.min()), int(ys.min()), int(np.ptp(xs)) + 1, int(np.ptp(ys)) + 1]
         images.append({"id": number, "file_name": f"{number:02d}.png", "width": SIDE, "height": SIDE})
         entry = {"id": number, "image_id": number, "category_id": number % 3, "bbox": box, "area": 1, "iscrowd": 0}
@@ -152,7 +152,7 @@ def annotate(place):
 
 def test_evaluate_gate_and_report_say_how_many_images_chose_the_defense(place, tuned):
     annotate(place)
-    run(place, "observe", "coco:all.json:photos", "--defense", "tuned/defense.json", "--out", "labeled")
+    run(place, "observe", "coco:all.json:images", "--defense", "tuned/defense.json", "--out", "labeled")
     own = ("--defense", "tuned/defense.json")
     said = "20 of the 40 images chose this defense"
     done = run(place, "evaluate", "labeled", *own, "--json")
@@ -162,9 +162,9 @@ def test_evaluate_gate_and_report_say_how_many_images_chose_the_defense(place, t
     for name in ("support_threshold", "support_fit", "support_overlap"):
         assert used[name] == chosen["best"]["rule"][name]
     (place / "policy.toml").write_text(run(place, "gate", "--example").stdout)
-    refused = run(place, "gate", "labeled", "--policy", "policy.toml", *own, code=2)
-    assert said in refused.stderr
-    assert "--allow-tuned-images" in refused.stderr
+    rejected = run(place, "gate", "labeled", "--policy", "policy.toml", *own, code=2)
+    assert said in rejected.stderr
+    assert "--allow-tuned-images" in rejected.stderr
     with pytest.raises(ObjectSeekerError, match=said):
         gate(place / "labeled", place / "policy.toml", defense=place / "tuned" / "defense.json")
     allowed = gate(
@@ -179,14 +179,14 @@ def test_evaluate_gate_and_report_say_how_many_images_chose_the_defense(place, t
 
 def test_an_untuned_defense_names_the_next_command(place, tuned):
     (place / "mine.py").write_text(DETECTOR)
-    wanted = "objectseeker tune photos --detector python:mine:detect --out tuned"
+    wanted = "objectseeker tune images --detector python:mine:detect --out tuned"
     own = ("-d", "python:mine:detect", "--set", "masks=halves:3")
-    assert wanted in run(place, "detect", "photos/00.png", *own, "--out", "plain").stderr.replace(
-        "photos/00.png", "photos"
+    assert wanted in run(place, "detect", "images/00.png", *own, "--out", "plain").stderr.replace(
+        "images/00.png", "images"
     )
-    assert "objectseeker tune" in run(place, "check", "python:mine:detect", "photos/00.png").stderr
+    assert "objectseeker tune" in run(place, "check", "python:mine:detect", "images/00.png").stderr
     assert (
-        "objectseeker tune" not in run(place, "detect", "photos/00.png", "--set", "masks=halves:1", "--out", "b").stderr
+        "objectseeker tune" not in run(place, "detect", "images/00.png", "--set", "masks=halves:1", "--out", "b").stderr
     )
 
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_reached_is_an_error_that_says_what_can(place, tuned):
     none = run(place, "tune", "tuned/run", "--threshold", 0.95, *GRID, "--out", "nothing", code=2)
     assert "finds no box of at least 0.95" in none.stderr
     assert not (place / "nothing").exists()
-    assert "add --detector SPEC" in run(place, "tune", "photos", code=2).stderr
+    assert "add --detector SPEC" in run(place, "tune", "images", code=2).stderr
 
 
 def test_a_callable_and_arrays_in_python(tmp_path):
@@ -210,12 +210,12 @@ def test_a_callable_and_arrays_in_python(tmp_path):
             found.append(Detections(box, [0.9] * enough, [0] * enough))
         return found
 
-    result = tune((picture(n) for n in range(IMAGES)), detector=find, masks="halves:5", threshold=0.5, spurious=0.3)
+    result = tune((make_image(n) for n in range(IMAGES)), detector=find, masks="halves:5", threshold=0.5, spurious=0.3)
     assert result.best.held_out.spurious.value == 0
     assert result.best.held_out.certified["far"].value > 80
-    (found,) = result.defense.build()([picture(99)])
+    (found,) = result.defense.build()([make_image(99)])
     assert len(found) == 1
-    run_of = observe([picture(n) for n in range(IMAGES)], find, out=tmp_path / "run", masks="halves:5")
+    run_of = observe([make_image(n) for n in range(IMAGES)], find, out=tmp_path / "run", masks="halves:5")
     again = tune(run_of, threshold=0.5, spurious=0.3)
     assert again.best.to_dict() == result.best.to_dict()
     assert "tuned" in again._repr_html_()
@@ -235,13 +235,13 @@ def test_a_folder_of_frames_is_a_video_without_pyav(place, tuned, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "av", None)
-    done = detect(f"video:{place / 'photos'}", place / "tuned" / "defense.json", out=place / "frames")
+    done = detect(f"video:{place / 'images'}", place / "tuned" / "defense.json", out=place / "frames")
     done.finish()
     assert done.totals.to_dict()["frames"] == IMAGES
 
 
 def test_detect_takes_some_of_the_images(place, tuned):
-    defense, images = place / "tuned" / "defense.json", place / "photos"
+    defense, images = place / "tuned" / "defense.json", place / "images"
     assert len(list(detect(images, defense, limit=3))) == 3
     assert len(list(detect(images, defense, sample=5))) == 5
     assert len(list(detect(f"video:{images}", defense, limit=4, stride=2))) == 4

@@ -5,16 +5,16 @@ import json
 
 import numpy as np
 import pytest
-from command import photographs, run
+from command import run, write_dataset
 
-OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks")
+OBSERVE = ("observe", "coco:truth.json:images", "-d", "python:mine:detect", "--masks")
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """Four photographs with one bright box each."""
+    """Four images with one bright box each."""
     corners = [(5, 5), (30, 20), (55, 30), (10, 35)]
-    folder = photographs(tmp_path_factory.mktemp("two"), [(*corner, 30, 20) for corner in corners])
+    folder = write_dataset(tmp_path_factory.mktemp("two"), [(*corner, 30, 20) for corner in corners])
     done = run(folder, *OBSERVE, "pairs:6", "--out", "run")
     assert "24 half masks, 300 pairs of them, 198 of which" in done.stderr  # before it starts
     assert "4 images x 199 views = 796 forward passes" in done.stderr

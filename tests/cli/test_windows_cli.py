@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from command import photographs, run
+from command import run, write_dataset
 
 MASKS = "windows:1/2+halves:3"
 OPTIONS = ("-d", "python:mine:detect", "--set", f"masks={MASKS}")
@@ -12,12 +12,12 @@ OPTIONS = ("-d", "python:mine:detect", "--set", f"masks={MASKS}")
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """Four photographs with one bright box each: of the middle ones a window is inside the grown box."""
+    """Four images with one bright box each: of the middle ones a window is inside the grown box."""
     corners = [(2, 2), (28, 20), (28, 22), (60, 40)]
-    folder = photographs(tmp_path_factory.mktemp("windows"), [(*corner, 44, 34) for corner in corners])
-    run(folder, "observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", MASKS, "--out", "run")
+    folder = write_dataset(tmp_path_factory.mktemp("windows"), [(*corner, 44, 34) for corner in corners])
+    run(folder, "observe", "coco:truth.json:images", "-d", "python:mine:detect", "--masks", MASKS, "--out", "run")
     run(
-        folder, "observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "halves:3", "--out", "plain"
+        folder, "observe", "coco:truth.json:images", "-d", "python:mine:detect", "--masks", "halves:3", "--out", "plain"
     )
     return folder
 
@@ -37,13 +37,13 @@ def test_evaluate_shows_outside_where_there_are_windows(workplace):
 
 
 def test_detect_certifies_boxes_against_the_outside(workplace):
-    run(workplace, "detect", "photos", *OPTIONS, "--out", "found", "--certify")
+    run(workplace, "detect", "images", *OPTIONS, "--out", "found", "--certify")
     rows = list(csv.DictReader((workplace / "found" / "boxes.csv").open()))
     assert {row["outside"] for row in rows} == {"True", "False"}
     assert {row["certified_not_fabricated_outside"] for row in rows} <= {"True", "False"}
     totals = json.loads((workplace / "found" / "certificates.json").read_text())
     assert totals["outside"] == sum(row["outside"] == "True" for row in rows)
-    run(workplace, "detect", "photos", *OPTIONS[:2], "--set", "masks=halves:3", "--out", "without", "--certify")
+    run(workplace, "detect", "images", *OPTIONS[:2], "--set", "masks=halves:3", "--out", "without", "--certify")
     assert "outside" not in (workplace / "without" / "boxes.csv").read_text()
 
 
@@ -70,11 +70,11 @@ def test_a_release_can_be_gated_on_the_outside(workplace):
 
 
 def test_the_whole_outside_is_attacked(workplace):
-    attack = ("attack", "photos/1.png", *OPTIONS, "--patch-location", "outside", "--steps", 3, "--restarts", 1)
+    attack = ("attack", "images/1.png", *OPTIONS, "--patch-location", "outside", "--steps", 3, "--restarts", 1)
     found = json.loads(run(workplace, *attack, "--out", "attacked", "--json").stdout)
     (row,) = found["objects"]
     assert row["certified"]
     assert row["defended_survived"] is True
-    several = ("attack", "photos/1.png", *OPTIONS, "--patch-count", 3, "--steps", 3, "--restarts", 1, "--json")
+    several = ("attack", "images/1.png", *OPTIONS, "--patch-count", 3, "--steps", 3, "--restarts", 1, "--json")
     (row,) = json.loads(run(workplace, *several, "--out", "several").stdout)["objects"]
     assert not row["guarantee_broken"]

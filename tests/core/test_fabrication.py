@@ -184,7 +184,7 @@ def test_a_flipped_label_is_not_certified_unless_labels_are_ignored():
 
 
 def test_a_patch_that_hangs_over_the_border_is_removed_by_masks_of_that_border():
-    """The box lies in the corner; the only views that support it remove the far borders."""
+    """The box is in the corner; the only views that support it remove the far borders."""
     corner = one([0, 0, 20, 20])
     masks = Halves(4).masks(100, 100)  # lines at 20, 40, 60, 80
     right = [kept == [0, 0, 40, 100] for kept in masks.rectangle.tolist()]

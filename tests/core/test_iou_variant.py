@@ -239,7 +239,7 @@ def test_generated_cases_cover_what_matters():
     assert min(dropped, suppressed, others) > 50
 
 
-# --- by hand -------------------------------------------------------------------------------------------------------
+# --- explicit cases --------------------------------------------------------------------------------------------------
 
 
 def test_what_is_clear_lies_apart_from_what_its_mask_removes():

@@ -46,7 +46,7 @@ def test_the_attacker_breaks_a_bound_that_is_a_little_too_high(monkeypatch):
 
 @pytest.mark.parametrize("attacker_writes", ["base boxes", "masked boxes"])
 def test_the_exact_bound_leaves_no_room(attacker_writes):
-    """One box proves the object: whatever is asked for above its bound, the attacker denies, and nothing below it."""
+    """One box proves the object: whatever is required above its bound, the attacker denies, and nothing below it."""
     rng = np.random.default_rng(5)
     masks = Halves(9).masks(100, 100)
     mask = masks.rectangle.tolist().index([20, 0, 100, 100])

@@ -80,7 +80,7 @@ def proven_everywhere(observation, truth, size, mask_threshold, evidence_thresho
     st.sampled_from([0.0, 0.8]),
 )
 def test_the_fewest_over_all_pixel_positions(seed, patch, evidence_threshold, certification_threshold, torn):
-    """Class by class, also where boxes that prove an object are no neighbors (`torn`)."""
+    """Class by class, also where boxes that prove an object are not neighbors (`torn`)."""
     case = generate(seed, smallest=4, largest=8, make=masks_of(seed), crowd=0.9, generous=0.3, sure=0.9, torn=torn)
     observation, truth = case.observation, case.ground_truth
     rule = Rule(mask_threshold=0.75, evidence_threshold=evidence_threshold)

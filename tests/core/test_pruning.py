@@ -70,7 +70,7 @@ def test_boxes_without_area_are_never_filtered_and_stand_alone():
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_output_is_base_boxes_then_hulls_and_nothing_confident_is_lost(seed, classwise):
-    """Every confident masked box is inside an output box, or explained by a base box: what the proof rests on."""
+    """Every confident masked box is inside an output box, or filtered by a base box: what the proof rests on."""
     observation = generate(seed).observation
     rule = Rule(mask_threshold=0.5, classwise=classwise)
     found = prune(observation, mask_threshold=0.5, classwise=classwise)

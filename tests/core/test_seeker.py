@@ -80,7 +80,7 @@ def test_calling_is_observing_then_pruning():
 
 
 def test_a_real_patch_that_blinds_the_detector_does_not_blind_the_seeker():
-    """A dark patch anywhere it may go: the object stays found wherever the certificate says so."""
+    """A dark patch anywhere it may go: the object stays found wherever it is certified."""
     image, truth = scene()
     seeker = ObjectSeeker(bright_box, Rule(), masks=Halves(14))
     (observation,) = seeker.observe([image])

@@ -1,4 +1,4 @@
-"""What a notebook shows: pictures and tables that are well-formed, of anything, and never too long."""
+"""What a notebook shows: images and tables that are well-formed, of anything, and never too long."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_detections_are_drawn_and_listed() -> None:
         ["0", "0.900", "1.0", "2.0", "30.0", "40.0"],
         ["3", "0.250", "5.0", "5.0", "50.0", "20.2"],
     ]
-    (picture,) = page.iter("svg")
-    assert picture.get("viewBox") == "0 0 50 40"
+    (drawing,) = page.iter("svg")
+    assert drawing.get("viewBox") == "0 0 50 40"
     corners = ("x", "y", "width", "height")
-    drawn = [[box.get(name) for name in corners] for box in picture]
+    drawn = [[box.get(name) for name in corners] for box in drawing]
     assert drawn == [["1", "2", "29", "38"], ["5", "5", "45", "15.25"]]
-    assert picture[0].get("stroke") != picture[1].get("stroke")
+    assert drawing[0].get("stroke") != drawing[1].get("stroke")
 
 
 def test_an_observation_tells_its_masks_and_boxes() -> None:

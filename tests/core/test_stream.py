@@ -52,7 +52,7 @@ def test_frames_are_read_one_ahead_and_no_further(threads_end):
             yield frame
 
     stream = SEEKER.stream(source())
-    assert read == []  # nothing before the first is asked for
+    assert read == []  # nothing before the first is requested
     for number in range(4):
         next(stream)
         deadline = time.monotonic() + 10

@@ -199,7 +199,7 @@ def test_frames_that_are_not_there_are_blind_ones():
 
 
 def test_beginnings_that_leave_the_patch_the_same_are_followed_as_one(monkeypatch):
-    """Of blind frames that a sure one ends every one was a beginning: so many squared steps."""
+    """Of blind frames that a sure one ends every one was a beginning: their number squared in steps."""
     blind, steps = FramePositions.unobserved(64, 36, Patch(0.01)), []
     step = temporal._step
     monkeypatch.setattr(temporal, "_step", lambda *given: steps.append(1) or step(*given))

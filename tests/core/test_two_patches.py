@@ -109,7 +109,7 @@ def test_certificates_equal_all_pairs_of_positions(seed, shape, certification_th
     gone = twice.removed(observation, patches[0].size(observation.width, observation.height))
     for n, g in enumerate(oracle.boxes_of(truth)):
         safe = np.flatnonzero(fast.safe[n]).tolist()
-        if seed % 10 == 0:  # slow, and the masks play no part in it: tests/test_against_oracle.py has more
+        if seed % 10 == 0:  # slow, and it does not depend on the masks: tests/test_against_oracle.py has more
             assert oracle.safe_masks(observation, truth, n, **options) == safe
         for p, patch in enumerate(patches):
             expected = twice.certify(observation, g, patch, safe, gone)
@@ -195,7 +195,7 @@ def test_generated_cases_cover_what_matters():
 
 
 def test_a_verdict_flips_when_one_safe_pair_is_taken_away():
-    """Leave out views as long as the object stays certified: then every view that is left is needed."""
+    """Drop views as long as the object stays certified: then every view that is left is needed."""
     masks = pairs(100, 80, 3)
     g = Detections([[40, 30, 60, 50]], [1.0], [0])
     threat = Patch(0.001, location="far", count=2)

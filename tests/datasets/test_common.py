@@ -15,7 +15,7 @@ from objectseeker.datasets.dataset import Annotation, ImageRecord, build_dataset
 from objectseeker.errors import ObjectSeekerError
 
 
-def picture(path: Path, size: tuple[int, int] = (40, 30)) -> Path:
+def make_image(path: Path, size: tuple[int, int] = (40, 30)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.new("RGB", size, "red").save(path)
     return path
@@ -27,12 +27,12 @@ def one_image(path: Path, *boxes: Annotation, size: tuple[int, int] | None = (40
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    return picture(tmp_path / "1.png")
+    return make_image(tmp_path / "1.png")
 
 
 def test_folder_has_every_image_and_no_truth(tmp_path: Path) -> None:
-    picture(tmp_path / "b.png")
-    picture(tmp_path / "a" / "c.jpg")
+    make_image(tmp_path / "b.png")
+    make_image(tmp_path / "a" / "c.jpg")
     (tmp_path / "notes.txt").write_text("no image")
     dataset = open_dataset(str(tmp_path))
     assert [entry.id for entry in dataset.images] == ["a/c.jpg", "b.png"]
@@ -68,7 +68,7 @@ def test_identity_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
     def fingerprint(
         place: str, name: str = "1", box: Annotation | None = None, names: tuple[str, ...] = ("cat", "dog")
     ) -> str:
-        path = picture(tmp_path / place / "1.png")
+        path = make_image(tmp_path / place / "1.png")
         record = ImageRecord(name, path, (40, 30), [box or Annotation("cat", (1, 2, 3, 4), "here")])
         return build_dataset(f"spec of {place}", names, [record]).fingerprint
 
@@ -164,7 +164,7 @@ def test_image_of_another_size_than_annotated_is_refused_on_loading(image: Path)
 @pytest.mark.skipif(os.name == "nt", reason="no file name may hold a colon there")
 def test_paths_with_a_colon(tmp_path: Path) -> None:
     root = tmp_path / "C:data"
-    picture(root / "images" / "1.png")
+    make_image(root / "images" / "1.png")
     (root / "labels").mkdir()
     (root / "classes.txt").write_text("cat\n")
     content = {"images": [{"id": 1, "file_name": "1.png"}], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}

@@ -1,4 +1,4 @@
-"""The layouts that tools write: data.yaml, Roboflow's folders, labels beside images, VOC without splits."""
+"""The layouts that tools write: data.yaml, Roboflow's folders, labels next to images, VOC without splits."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_yaml_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None
 def test_labels_beside_images(tmp_path: Path) -> None:
     add(tmp_path, "a.png", "a.txt")
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    (tmp_path / "readme.txt").write_text("made by hand")
+    (tmp_path / "readme.txt").write_text("made manually")
     dataset = open_dataset(f"yolo:{tmp_path}")
     assert ids(dataset) == ["a"]
     assert dataset.warnings == (f"text files without an image skipped: 1, the first: {tmp_path / 'readme.txt'}",)

@@ -1,4 +1,4 @@
-"""Annotations and files that cannot be used: left out, counted and named in one line a kind; refused when strict."""
+"""Annotations and files that cannot be used: skipped, counted and named in one line per kind; rejected when strict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from objectseeker.errors import ObjectSeekerError
 NAN = float("nan")
 
 
-def picture(path: Path, size: tuple[int, int] = (40, 30)) -> Path:
+def make_image(path: Path, size: tuple[int, int] = (40, 30)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.new("RGB", size).save(path)
     return path
@@ -25,8 +25,8 @@ def picture(path: Path, size: tuple[int, int] = (40, 30)) -> Path:
 
 def coco(folder: Path, *boxes: Sequence[float], image_name: str = "1.png") -> str:
     """A first image with the boxes and a second one without; annotation ids count from 17."""
-    picture(folder / "images" / "1.png")
-    picture(folder / "images" / "2.png")
+    make_image(folder / "images" / "1.png")
+    make_image(folder / "images" / "2.png")
     sides = {"width": 40, "height": 30}
     content = {
         "images": [{"id": 1, "file_name": image_name, **sides}, {"id": 2, "file_name": "2.png", **sides}],
@@ -64,7 +64,7 @@ def test_an_image_whose_objects_are_all_left_out_stays(tmp_path: Path) -> None:
 
 
 def yolo(folder: Path, *lines: str) -> str:
-    picture(folder / "images" / "a.png")
+    make_image(folder / "images" / "a.png")
     (folder / "labels").mkdir(exist_ok=True)
     (folder / "labels" / "a.txt").write_text("\n".join(lines))
     (folder / "classes.txt").write_text("cat\ndog\n")
@@ -101,7 +101,7 @@ def test_yolo_polygons_are_read_as_their_bounding_boxes(tmp_path: Path) -> None:
 
 
 def test_kitti_regions_are_counted_once(tmp_path: Path) -> None:
-    picture(tmp_path / "image_2" / "1.png")
+    make_image(tmp_path / "image_2" / "1.png")
     rest = "-1 -1 -1 -1000 -1000 -1000 -10"
     (tmp_path / "label_2").mkdir()
     label = tmp_path / "label_2" / "1.txt"
@@ -119,7 +119,7 @@ def test_voc_boxes_that_cannot_be_used(tmp_path: Path) -> None:
         tags = zip(("xmin", "ymin", "xmax", "ymax"), values, strict=True)
         return f"<object><name>dog</name><bndbox>{''.join(f'<{t}>{v}</{t}>' for t, v in tags)}</bndbox></object>"
 
-    picture(tmp_path / "a.png")
+    make_image(tmp_path / "a.png")
     content = f"<annotation>{obj(1, 1, 9, 9)}{obj(5, 5, 4, 9)}{obj(1, 'nan', 9, 9)}</annotation>"
     (tmp_path / "a.xml").write_text(content)
     dataset = open_dataset(f"voc:{tmp_path}")
@@ -133,11 +133,11 @@ def test_voc_boxes_that_cannot_be_used(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems hold no such names")
 def test_a_file_name_that_is_not_utf8_is_left_out_alone(tmp_path: Path) -> None:
     def spoil(path: Path) -> None:
-        picture(path)
+        make_image(path)
         path.rename(os.fsdecode(os.fsencode(path.parent) + b"/\xff.png"))
 
     said = (f"files whose names are not UTF-8 skipped: 1, the first: {tmp_path / 'plain'}/\\udcff.png",)
-    picture(tmp_path / "plain" / "a.png")
+    make_image(tmp_path / "plain" / "a.png")
     spoil(tmp_path / "plain" / "b.png")
     dataset = open_dataset(tmp_path / "plain")
     assert [entry.id for entry in dataset.images] == ["a.png"]
@@ -151,7 +151,7 @@ def test_a_file_name_that_is_not_utf8_is_left_out_alone(tmp_path: Path) -> None:
     assert "not UTF-8" in open_dataset(spec).warnings[0]
     assert len(open_dataset(spec)) == 1
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xfe"))
-    picture(folder / "a.png")
+    make_image(folder / "a.png")
     with pytest.raises(ObjectSeekerError, match=r"path .*\\udcfe.* is not UTF-8\. Rename its folder"):
         open_dataset(folder)
 

@@ -1,4 +1,4 @@
-"""Annotations that name files outside the folder the user gave: refused unless that is allowed."""
+"""Annotations that name files outside the folder the user gave: rejected unless that is allowed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import Url
 
 
-def picture(path: Path) -> Path:
+def make_image(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.new("RGB", (40, 30)).save(path)
     return path
@@ -23,7 +23,7 @@ def picture(path: Path) -> Path:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for name in ("images/in.png", "images/sub/deep.png", "secret/out.png", "images-2/out.png"):
-        picture(tmp_path / name)
+        make_image(tmp_path / name)
     return tmp_path
 
 
@@ -56,8 +56,8 @@ def test_links(root: Path) -> None:
         for images in (root / "images", root / "link"):
             assert coco(root, str(name), images).images[0].load().shape == (30, 40, 3)
     assert coco(root, "own/out.png").objects == 0  # the user's own link
-    picture(root / "other.png")
-    with pytest.raises(ObjectSeekerError, match="has no file"):  # not beside what the link leads to
+    make_image(root / "other.png")
+    with pytest.raises(ObjectSeekerError, match="has no file"):  # not next to what the link leads to
         coco(root, "own/../other.png")
 
 

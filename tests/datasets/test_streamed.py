@@ -25,7 +25,7 @@ from objectseeker.runs.run import open_run
 fsspec = pytest.importorskip("fsspec")
 
 
-def photo(seed):
+def make_image(seed):
     stream = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     PIL.Image.fromarray(pixels).save(stream, "PNG")
@@ -42,7 +42,7 @@ def folder(tmp_path):
     for number, name in enumerate(NAMES + OTHERS):
         file = tmp_path / "images" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(photo(number))
+        file.write_bytes(make_image(number))
     return tmp_path / "images"
 
 
@@ -248,7 +248,7 @@ def test_what_is_not_there_or_not_installed_is_one_sentence(monkeypatch):
     with pytest.raises(ObjectSeekerError, match=r"needs fsspec: pip install 'objectseeker\[cloud\]'"):
         open_dataset("s3://bucket/images")
     with pytest.raises(ObjectSeekerError, match=r"needs fsspec: pip install 'objectseeker\[cloud\]'"):
-        load_image("s3://bucket/photo.jpg")
+        load_image("s3://bucket/image.jpg")
 
 
 def test_the_manifest_stays_small(folder, tmp_path):
@@ -265,11 +265,11 @@ def test_the_manifest_stays_small(folder, tmp_path):
 def test_a_folder_that_cannot_be_listed_is_not_left_out(folder, monkeypatch):
     real = os.scandir
 
-    def refusing(path):
+    def reject_listing(path):
         if Path(path).name == "deep":
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(os, "scandir", refusing)
+    monkeypatch.setattr(os, "scandir", reject_listing)
     with pytest.raises(ObjectSeekerError, match=r"cannot list folder .*deep: Permission denied"):
         open_dataset(folder)

@@ -18,13 +18,13 @@ def obj(name: str = "dog", frame: str = FRAME, more: str = "") -> str:
     return f"<object><name>{name}</name>{more}{frame}</object>"
 
 
-def add(year: Path, identity: str, body: str, *, split: str = "val", suffix: str = ".jpg") -> None:
+def add(year: Path, image_id: str, body: str, *, split: str = "val", suffix: str = ".jpg") -> None:
     for folder in ("ImageSets/Main", "Annotations", "JPEGImages"):
         (year / folder).mkdir(parents=True, exist_ok=True)
     with (year / "ImageSets" / "Main" / f"{split}.txt").open("a") as listing:
-        listing.write(f"{identity}\n")
-    (year / "Annotations" / f"{identity}.xml").write_text(f"<annotation>{body}</annotation>")
-    PIL.Image.new("RGB", (40, 30)).save(year / "JPEGImages" / f"{identity}{suffix}")
+        listing.write(f"{image_id}\n")
+    (year / "Annotations" / f"{image_id}.xml").write_text(f"<annotation>{body}</annotation>")
+    PIL.Image.new("RGB", (40, 30)).save(year / "JPEGImages" / f"{image_id}{suffix}")
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def test_boxes_become_half_open_and_difficult_is_ignored(year: Path) -> None:
 
 def test_devkit_its_parent_and_the_year_itself_are_the_same_dataset(tmp_path: Path, year: Path) -> None:
     add(year, "000001", SIZE + obj())
-    identities = {open_dataset(f"voc:{place}:val").fingerprint for place in (tmp_path, year.parent, year)}
-    assert len(identities) == 1
+    fingerprints = {open_dataset(f"voc:{place}:val").fingerprint for place in (tmp_path, year.parent, year)}
+    assert len(fingerprints) == 1
 
 
 def test_several_years_are_joined_and_only_where_they_have_the_split(year: Path) -> None:

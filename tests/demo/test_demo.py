@@ -48,7 +48,7 @@ def test_the_report_shows_every_image_and_object(page, results):
     assert found["objects"] == sum(len(one.label) for one in results)
     assert found["ignored"] == sum(int(sample.crowd.sum()) for sample in samples())
     assert "too few to measure" in found["caveats"][0]
-    assert not found["shows_ap"]  # nothing is said of AP
+    assert not found["shows_ap"]  # AP is not stated
     assert page.index('id="view-') < page.index("<script>\n")  # what it opens with comes before the script
     column = columns_of(page)
     labels = np.concatenate([one.label for one in results])

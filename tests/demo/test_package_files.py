@@ -59,8 +59,8 @@ def test_the_annotations_are_sound_coco() -> None:
     for image in content["images"]:
         assert image_size(FOLDER / image["file_name"]) == (image["width"], image["height"])
         assert image["license"] == content["licenses"][0]["id"]
-    identities = [item["id"] for item in content["annotations"]]
-    assert len(set(identities)) == len(identities)
+    ids = [item["id"] for item in content["annotations"]]
+    assert len(set(ids)) == len(ids)
 
 
 def test_the_attribution_names_every_image_its_source_and_its_license() -> None:

@@ -132,7 +132,7 @@ def test_positions_of_a_wide_image():
 
 
 def random_boxes(grid: Grid, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Boxes whose edges often are exactly the middles of positions, or one step beside them."""
+    """Boxes whose edges often are exactly the middles of positions, or one step next to them."""
     corners = []
     for axis in (0, 1):
         edges = np.concatenate([grid.centers[axis], rng.uniform(-5, 60, 10)])

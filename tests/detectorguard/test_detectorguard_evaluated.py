@@ -240,8 +240,8 @@ SETTINGS = EvaluationSettings.from_schedule(
 
 
 def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
-    beside = compare_with_detectorguard(run, SETTINGS, max_false_alert_rate=0.2)
-    found = beside.to_dict()
+    compared = compare_with_detectorguard(run, SETTINGS, max_false_alert_rate=0.2)
+    found = compared.to_dict()
     assert found["images"] == found["tuning"]["images"] == 20
     assert found["tuning"]["max_false_alert_rate"] == 20
     rows = {row["defense"]: row for row in found["rows"]}
@@ -259,62 +259,62 @@ def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
     assert fixed["images"] == 40
     assert fixed["tuning"] is None
     assert len(fixed["rows"]) == 6
-    assert len(beside.table_rows()) == 7
-    assert beside._repr_html_().count("<tr>") == 1 + len(beside.terminal_rows())
-    assert any("tuned on 20 other images" in line for line in beside.caveats())
+    assert len(compared.table_rows()) == 7
+    assert compared._repr_html_().count("<tr>") == 1 + len(compared.terminal_rows())
+    assert any("tuned on 20 other images" in line for line in compared.caveats())
 
 
 def test_without_a_clean_recall_it_is_08_or_the_highest_that_is_reached(run):
     settings = replace(SETTINGS, clean_recall=None)
     highest = undefended_curve(ImageSet.from_images(run.images(), VOCABULARY)).max_clean_recall / 100
     assert highest >= 0.8
-    beside = compare_with_detectorguard(run, settings, threshold=2000)
-    assert beside.settings.clean_recall == 0.8
-    assert beside.rows == compare_with_detectorguard(run, SETTINGS.at_clean_recall(0.8), threshold=2000).rows
-    assert any("no clean recall was requested" in line and line.endswith(": 0.8") for line in beside.caveats())
-    beside = compare_with_detectorguard(
+    compared = compare_with_detectorguard(run, settings, threshold=2000)
+    assert compared.settings.clean_recall == 0.8
+    assert compared.rows == compare_with_detectorguard(run, SETTINGS.at_clean_recall(0.8), threshold=2000).rows
+    assert any("no clean recall was requested" in line and line.endswith(": 0.8") for line in compared.caveats())
+    compared = compare_with_detectorguard(
         run, replace(settings, clean_recall=1.0, clean_recall_is_default=True), threshold=2000
     )
-    assert beside.settings.clean_recall == highest
-    assert all(row.clean_recall is not None for row in beside.rows[1:])
-    assert any("the highest that is reached, since 1 is not" in line for line in beside.caveats())
+    assert compared.settings.clean_recall == highest
+    assert all(row.clean_recall is not None for row in compared.rows[1:])
+    assert any("the highest that is reached, since 1 is not" in line for line in compared.caveats())
     requested = compare_with_detectorguard(run, SETTINGS, threshold=2000)
     assert not any("requested" in line for line in requested.caveats())
 
 
 def test_a_rule_that_promises_more_says_so(run):
-    beside = compare_with_detectorguard(run, SETTINGS.iou_variant(), threshold=100)
-    assert [row.defense for row in beside.rows[-2:]] == [
+    compared = compare_with_detectorguard(run, SETTINGS.iou_variant(), threshold=100)
+    assert [row.defense for row in compared.rows[-2:]] == [
         "ObjectSeeker IoU",
         "ObjectSeeker IoU, class-agnostic",
     ]
-    assert any("an IoU with the object above 0.5" in line for line in beside.caveats())
-    assert not any("paper guarantees more" in line for line in beside.caveats())
+    assert any("an IoU with the object above 0.5" in line for line in compared.caveats())
+    assert not any("paper guarantees more" in line for line in compared.caveats())
 
 
 def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
     settings = EvaluationSettings.from_schedule(ThresholdSchedule(), clean_recall=1.0)
-    beside = compare_with_detectorguard(
+    compared = compare_with_detectorguard(
         run, settings, max_false_alert_rate=0.0, seed=1
     )  # a missed object in either half
-    found = beside.to_dict()
+    found = compared.to_dict()
     assert "threshold" not in found["rows"][1]
     assert "ap50" not in found["rows"][1]
-    assert any("no threshold reaches that" in line for line in beside.caveats())
-    assert beside.table_rows()[1]["certified far"] == "-"
+    assert any("no threshold reaches that" in line for line in compared.caveats())
+    assert compared.table_rows()[1]["certified far"] == "-"
 
 
 def test_cost_against_certified_recall(run):
-    beside = compare_with_detectorguard(run, SETTINGS, max_false_alert_rate=0.2)
+    compared = compare_with_detectorguard(run, SETTINGS, max_false_alert_rate=0.2)
     cost_rows = runpy.run_path(str(Path(__file__).parents[2] / "scripts/detectorguard_table.py"))["cost_rows"]
-    rows = cost_rows(ImageSet.from_images(run.images(), VOCABULARY), beside, [1])
+    rows = cost_rows(ImageSet.from_images(run.images(), VOCABULARY), compared, [1])
     assert [(row["defense"], row["forward_passes"]) for row in rows] == [
         ("DetectorGuard", 2),
         ("DetectorGuard, AP loss <= 1", 2),
         ("ObjectSeeker", 5),
     ]
     assert [row["lines"] for row in rows] == [None, None, "every n-th stored"]
-    assert rows[0]["certified_far"] == beside.to_dict()["rows"][1]["certified_recall"]["far"]
+    assert rows[0]["certified_far"] == compared.to_dict()["rows"][1]["certified_recall"]["far"]
 
 
 def test_the_command_prints_and_saves_the_table(run, tmp_path, capsys):

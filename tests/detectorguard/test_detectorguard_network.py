@@ -87,7 +87,7 @@ def targets(program, boxes, size=192):
 
 def test_windows_show_the_object_in_their_middle(program):
     windows, on, off = targets(program, [(12, 12, 84, 84, 3)])
-    assert windows[0, 0] == 3  # the window stands for pixels 12.5 to 76.5
+    assert windows[0, 0] == 3  # the window covers pixels 12.5 to 76.5
     assert windows[9, 9] == program.BACKGROUND  # 84.5 to 148.5
     assert windows[5, 5] == program.IGNORED  # 52.5 to 116.5: a quarter of it is object, its middle is not
     assert on[0, 0]

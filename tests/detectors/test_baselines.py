@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import photographs
+from command import write_dataset
 
 from objectseeker.core.masks import Image
 
@@ -93,7 +93,7 @@ def test_nutnet_runs_with_weights_of_each_shape(filters, tmp_path, monkeypatch, 
 
 def test_a_composition_is_checked_observed_and_evaluated(tmp_path):
     """A filter inside, our masks outside: a detector like any other, from the command to the table."""
-    folder = photographs(tmp_path, [(10, 15, 40, 30), (40, 15, 40, 30)])
+    folder = write_dataset(tmp_path, [(10, 15, 40, 30), (40, 15, 40, 30)])
     environment = os.environ | {"BASELINE_DETECTOR": "python:mine:detect", "PYTHONPATH": f"{BASELINES}:{folder}"}
 
     def call(*words: str) -> str:
@@ -103,9 +103,9 @@ def test_a_composition_is_checked_observed_and_evaluated(tmp_path):
         return done.stdout
 
     words = ["-d", "python:baselines:gradient_smoothing"]
-    checked = call("check", words[1], "photos/0.png")
+    checked = call("check", words[1], "images/0.png")
     assert "FAIL" not in checked
-    call("observe", "coco:truth.json:photos", *words, "--masks", "halves:8", "--out", "run")
+    call("observe", "coco:truth.json:images", *words, "--masks", "halves:8", "--out", "run")
     found = json.loads(call("evaluate", "run", "--json"))
     assert found["undefended"]["ap50"] == 100
     assert found["defended"]["certified_recall"]["far"] > 0

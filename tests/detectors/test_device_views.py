@@ -35,7 +35,7 @@ def module():
     return load_torch()
 
 
-def photograph(width: int, height: int) -> np.ndarray:
+def make_image(width: int, height: int) -> np.ndarray:
     return np.array(PIL.Image.open(samples()[0].path).resize((width, height)))
 
 
@@ -135,7 +135,7 @@ def test_suppression_of_all_views_is_that_of_each(case, threshold, rounds):
 
 
 def test_a_long_chain_of_suppression_is_followed_to_its_end():
-    """Each box overlaps the next only, so who stays is converged one after the other: every second box."""
+    """Each box overlaps the next only, so which stay converges box by box: every second box."""
     count = 4 * ROUNDS
     x = np.arange(count) * 3.0
     chain = np.stack([x, np.zeros(count), x + 10, np.ones(count)], -1)
@@ -156,7 +156,7 @@ def test_views_on_the_device_are_those_of_the_host(module, mask_mode):
     detector = torch_detector(module, input_size=128, score_floor=0.0, mask_mode=mask_mode, batch_size=4)
     on_host = detector.with_batch(4)
     assert on_host.start_views is None
-    image, removed = photograph(128, 96), Halves(1).masks(128, 96).removed  # no resize: the same input to the last bit
+    image, removed = make_image(128, 96), Halves(1).masks(128, 96).removed  # no resize: bit for bit the same input
     pairs = np.concatenate([removed, removed[[1, 0, 1, 2]]], axis=1)
 
     for rectangles in (removed, pairs):
@@ -167,7 +167,7 @@ def test_views_on_the_device_are_those_of_the_host(module, mask_mode):
 def test_the_boxes_of_the_builtin_detector_are_those_of_onnx(module):
     in_torch = torch_detector(module, input_size=128, score_floor=0.0, mask_mode="crop")
     in_onnx = load_detector("builtin", layout="decoded", input_size=128, score_floor=0.0, mask_mode="crop")
-    image, removed = photograph(128, 96), Halves(1).masks(128, 96).removed
+    image, removed = make_image(128, 96), Halves(1).masks(128, 96).removed
 
     ours, theirs = in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114)
 
@@ -187,7 +187,7 @@ def test_resizing_on_the_device_is_resizing_on_the_host(module, width, height):
 
 def test_suppression_that_has_not_settled_is_finished_by_the_host(module, monkeypatch):
     detector = torch_detector(module, input_size=96, score_floor=0.0)
-    image, removed = photograph(96, 96), Halves(1).masks(96, 96).removed
+    image, removed = make_image(96, 96), Halves(1).masks(96, 96).removed
     before = detector.detect_views(image, removed, 114)
 
     monkeypatch.setattr("objectseeker.detectors.gpu.ROUNDS", 1)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import photographs
+from command import write_dataset
 from serving import serving
 from tiny_transformers import tiny_yolos
 
@@ -37,8 +37,8 @@ def said(tmp_path, monkeypatch, capsys):
 
 
 def defense_for(folder):
-    """Photographs of bright things, as COCO annotations, and a defense of a detector that sees them."""
-    photographs(folder, [(5 + 9 * number, 8, 24, 22) for number in range(4)])
+    """Images of bright things, as COCO annotations, and a defense of a detector that sees them."""
+    write_dataset(folder, [(5 + 9 * number, 8, 24, 22) for number in range(4)])
     rule = Rule(base_threshold=0.5, mask_threshold=0.6)
     return Defense(detector="python:mine:detect", rule=rule, masks=Halves(6))
 
@@ -46,9 +46,9 @@ def defense_for(folder):
 def test_an_own_onnx_file(said, tmp_path):
     graphs = pytest.importorskip("detector_graphs")
     model = graphs.build("decoded", tmp_path / "model.onnx", box=(8, 8, 40, 40), probe=(20, 20))
-    photograph = photographs(tmp_path, [(5, 5, 50, 50)], size=(64, 64)) / "photos" / "0.png"
+    image_file = write_dataset(tmp_path, [(5, 5, 50, 50)], size=(64, 64)) / "images" / "0.png"
 
-    out = said("own_onnx.py", model, photograph)
+    out = said("own_onnx.py", model, image_file)
 
     assert "pass  deterministic" in out
     failed = [line[6:].partition(": ")[0] for line in out.splitlines() if line.startswith("FAIL  ")]
@@ -72,11 +72,11 @@ def test_training_with_masks(said):
 
 def test_a_gate_in_ci(tmp_path):
     defense_for(tmp_path).save(tmp_path / "defense.json")
-    shell = [EXAMPLES / "gate" / "gate.sh", "coco:truth.json:photos", "defense.json", EXAMPLES / "gate" / "policy.toml"]
+    shell = [EXAMPLES / "gate" / "gate.sh", "coco:truth.json:images", "defense.json", EXAMPLES / "gate" / "policy.toml"]
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run([*shell, "gate"], cwd=tmp_path, env=os.environ | {"PATH": places}, capture_output=True)
 
-    # Four images are few: the gate says so, and does not let them pass.
+    # Four images are few: the gate reports it, and does not let them pass.
     assert done.returncode == 1, done.stderr
     assert b"undecided" in done.stdout
     assert (tmp_path / "gate" / "junit.xml").is_file()
@@ -86,8 +86,8 @@ def test_a_baseline(said, tmp_path):
     """What random weights see is taken for the truth, and they see it whatever the mask, at scores that are low."""
     for part in tiny_yolos(("bright",), boxes=1):
         part.save_pretrained(tmp_path / "random")
-    photographs(tmp_path, [(30, 20, 30, 20)])
-    (found,) = load_detector(f"transformers:{tmp_path / 'random'}")([load_image(tmp_path / "photos" / "0.png")])
+    write_dataset(tmp_path, [(30, 20, 30, 20)])
+    (found,) = load_detector(f"transformers:{tmp_path / 'random'}")([load_image(tmp_path / "images" / "0.png")])
     truth, (x1, y1, x2, y2) = json.loads((tmp_path / "truth.json").read_text()), found.xyxy[0].tolist()
     truth["annotations"][0]["bbox"] = [x1, y1, x2 - x1, y2 - y1]
     (tmp_path / "truth.json").write_text(json.dumps(truth))
@@ -96,7 +96,7 @@ def test_a_baseline(said, tmp_path):
     rule = Rule(base_threshold=float(found.score[0]) - 0.01, mask_threshold=0.1)
     Defense(detector="transformers:random", rule=rule, masks=Halves(1)).save(tuned / "defense.json")
 
-    data = ["coco:truth.json:photos"] * 2
+    data = ["coco:truth.json:images"] * 2
     out = said("baseline.py", "transformers:random", *data, "baseline")
     lines = [" ".join(line.split()) for line in out.splitlines()]
 
@@ -126,7 +126,7 @@ def test_a_video(said, tmp_path):
 def test_a_client_of_the_server(said, tmp_path):
     defense = defense_for(tmp_path)
     with serving(defense=defense, seeker=defense.build()) as server:
-        lines = said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "photos" / "0.png").splitlines()
+        lines = said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "images" / "0.png").splitlines()
         with pytest.raises(SystemExit, match="400: "):
             said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "mine.py")
     assert lines == [

@@ -1,4 +1,4 @@
-"""Weights beside an ONNX graph are part of its fingerprint, whatever their files are called."""
+"""Weights next to an ONNX graph are part of its fingerprint, whatever their files are called."""
 
 import numpy as np
 import pytest

@@ -165,7 +165,7 @@ def test_a_python_callable_is_a_detector(own_module):
 
 
 def test_a_detector_that_makes_no_batches_takes_the_option_all_the_same(own_module):
-    """It is the batch of whoever calls it then; a defense has one whatever its detector."""
+    """It is the batch of the caller then; a defense has one whatever its detector."""
     spec = "python:own_detector_module:corner"
     assert load_detector(spec, batch_size=4).fingerprint == load_detector(spec).fingerprint
 

@@ -1,4 +1,4 @@
-"""What lies between a network and `Detections`: batches, masks, suppression, and outputs that are no boxes."""
+"""Between a network and `Detections`: batches, masks, suppression, and outputs that are not boxes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recording(seen: list[np.ndarray], layout: str = "decoded") -> NetworkDetecto
 
 
 def answer(boxes, scores, layout: str = "decoded") -> Detections:
-    """What becomes of these network outputs on a 64 x 64 image."""
+    """The boxes of these network outputs on a 64 x 64 image."""
     view = np.asarray(boxes, np.float32), np.asarray(scores, np.float32)
     return network(lambda batch: [view] * len(batch), layout=layout)([np.zeros((64, 64, 3), np.uint8)])[0]
 
@@ -255,7 +255,7 @@ def test_suppression_is_the_textbook_loop(case, threshold):
 
 @pytest.mark.parametrize("count", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 40])
 def test_suppression_of_a_crowd_is_the_textbook_loop(count):
-    """More boxes than are looked at together."""
+    """More boxes than are processed together."""
     rng = np.random.default_rng(count)
     corner = rng.uniform(0, 30, (count, 2))
     boxes = np.concatenate([corner, corner + rng.uniform(5, 25, (count, 2))], axis=1)

@@ -175,7 +175,7 @@ def test_boxes_that_only_look_like_yolox_are_refused(tmp_path):
 
 
 def test_a_graph_that_cannot_be_run_says_so_when_it_is_used(tmp_path):
-    """Not while its boxes are looked at to tell its layout."""
+    """Not while its boxes are inspected to infer its layout."""
     detector = load_detector(f"onnx:{build('yolov8', tmp_path / 'broken.onnx', (16, 24, 48, 40), (SIZE, SIZE))}")
 
     assert detector.layout.name == "yolov8"
@@ -234,10 +234,10 @@ def test_boxes_below_the_score_floor_are_not_returned(tmp_path):
 
 def test_a_box_is_clipped_to_the_image_and_dropped_if_nothing_is_left(tmp_path):
     path = build("end2end", tmp_path / "a.onnx", (-10, 0, 32, 64), (32, 32))
-    beside = build("end2end", tmp_path / "b.onnx", (0, 0, 64, 10), (32, 32))  # in the padding above the image
+    padded = build("end2end", tmp_path / "b.onnx", (0, 0, 64, 10), (32, 32))  # in the padding above the image
 
     np.testing.assert_allclose(load_detector(f"onnx:{path}")([IMAGE])[0].xyxy[0], (0, 0, 100, 100), atol=1e-4)
-    assert len(load_detector(f"onnx:{beside}")([IMAGE])[0]) == 0
+    assert len(load_detector(f"onnx:{padded}")([IMAGE])[0]) == 0
 
 
 def test_images_of_all_sizes_go_through_one_call(tmp_path):
@@ -457,14 +457,14 @@ def test_a_batch_that_no_memory_holds_is_refused(tmp_path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_another_layout_than_the_graphs_is_a_sentence_or_gives_boxes(layout, tmp_path):
     """Nothing else is raised: no index, no shape."""
-    refused = []
+    rejected = []
     for other in ("decoded", "yolox", "detr", "mmdeploy"):
         try:
             load_detector(f"onnx:{graph_of(other, tmp_path)}", layout=layout)([noise(60, 40, 0)])
         except ObjectSeekerError as error:
-            refused.append(str(error))
-    assert refused
-    assert all("layout" in sentence or "does not take" in sentence for sentence in refused)
+            rejected.append(str(error))
+    assert rejected
+    assert all("layout" in sentence or "does not take" in sentence for sentence in rejected)
 
 
 def test_the_second_gpu_is_a_device():

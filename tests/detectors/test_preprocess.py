@@ -91,8 +91,8 @@ def test_masking_by_pixel_centers_alone_would_leak():
     naive_line = round(line * 0.64)  # the network columns whose centers lie left of the line
 
     views = []
-    for picture in (image, attacked):
-        canvas = prepare(picture, placement, pad=114)
+    for shown in (image, attacked):
+        canvas = prepare(shown, placement, pad=114)
         canvas[:51, :naive_line] = 200
         views.append(canvas)
 

@@ -91,7 +91,7 @@ def test_weights_that_are_read_are_part_of_the_identity(modules, function, file)
 
 
 def test_a_run_does_not_go_on_with_other_weights(modules, tmp_path):
-    """Some images are done, the weights change, and the rest is asked for: the finding this was mended for."""
+    """Some images are done, the weights change, and the rest is requested: what this was written for."""
     weigh("eager.npy", 0.5)
     weigh("lazy.npy", 0.5)
     modules.write(weighed=WEIGHED)
@@ -175,9 +175,9 @@ def test_names_by_label_are_names(modules):
 )
 def test_names_that_are_none_are_refused_in_one_sentence(modules, names, message):
     modules.write(plain=f"{PLAIN}detect.names = {names}\n")
-    with pytest.raises(ObjectSeekerError, match=message) as refused:
+    with pytest.raises(ObjectSeekerError, match=message) as rejected:
         modules.load("plain:detect")
-    assert len(str(refused.value)) < 300
+    assert len(str(rejected.value)) < 300
 
 
 def test_names_that_raise_are_refused_and_none_are_no_names(modules):
@@ -195,7 +195,7 @@ def test_a_module_that_leaves_is_named(modules):
 
 
 def test_a_program_that_is_an_installed_module_reads_weights_like_any_other(modules, tmp_path):
-    """`python -m server`, or a test runner: its own import has not come to its end while it loads a detector."""
+    """`python -m server`, or a test runner: its own import has not ended while it loads a detector."""
     weigh("eager.npy", 0.5)
     weigh("lazy.npy", 0.5)
     modules.write(weighed=WEIGHED)

@@ -102,31 +102,31 @@ def test_a_cell_looks_no_further_than_its_reach():
     network = BuiltinNetwork.from_predictor(Predictor(detector))
     first, second = levels((256, 256), network.receptive_fields)
     assert (first.receptive_field, second.receptive_field) == (ReceptiveField(4, 11, 12), ReceptiveField(8, 47, 48))
-    picture = torch.rand(1, 3, 256, 256, dtype=torch.float64)
+    image = torch.rand(1, 3, 256, 256, dtype=torch.float64)
 
     with torch.no_grad():
-        features = [network.stage(0, picture * 255)]
+        features = [network.stage(0, image * 255)]
         features.append(network.stage(1, features[0]))
         for column in (120, 121, 127):
-            changed = picture.clone()
+            changed = image.clone()
             changed[:, :, :, column] = 1 - changed[:, :, :, column]
             now = network.stage(0, changed * 255)
             for before, after, level in zip(features, (now, network.stage(1, now)), (first, second), strict=True):
                 stride, low, high = level.receptive_field
                 moved = np.flatnonzero((before != after).any(1).any(1)[0].numpy())
                 assert moved.min() * stride + high > column >= moved.max() * stride - low
-                assert len(moved) >= (low + high) // stride - 1  # the reach is no larger than it has to be
+                assert len(moved) >= (low + high) // stride - 1  # the reach is as small as it can be
 
 
 def test_what_lies_behind_the_shared_stages_is_the_rest_of_the_network():
     torch.manual_seed(0)
     detector = BuiltinDetector(width=0.25).double().eval()
     network = BuiltinNetwork.from_predictor(Predictor(detector))
-    pictures = torch.randn(2, 3, 96, 160, dtype=torch.float64)
+    images = torch.randn(2, 3, 96, 160, dtype=torch.float64)
 
     with torch.no_grad():
-        features = network.stage(1, network.stage(0, pictures * 255))
-        for ours, theirs in zip(network.final_stage(features), detector(pictures), strict=True):
+        features = network.stage(1, network.stage(0, images * 255))
+        for ours, theirs in zip(network.final_stage(features), detector(images), strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Masking by dropping tokens: which are dropped, what the others see, and that nothing removed is looked at.
+"""Masking by dropping tokens: which are dropped, what the others see, and that nothing removed is used.
 
 The models are those of transformers, tiny and with random weights.
 """
@@ -167,7 +167,7 @@ def test_a_token_that_is_kept_by_mistake_and_not_painted_over_is_caught(detector
 
     monkeypatch.setattr(token_dropping, "kept_tokens", one_more)
     image = scene(64, 64, 1)
-    contract(detector, image, Halves(1))  # painted over, it shows nothing
+    contract(detector, image, Halves(1))  # filled, it shows nothing
     monkeypatch.setattr(token_dropping, "fill_rectangles", lambda image, removed, value: image)
     with pytest.raises(_CheckFailedError, match="after removed pixels changed"):
         contract(detector, image, Halves(1))

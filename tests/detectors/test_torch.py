@@ -341,6 +341,6 @@ def test_without_a_connection_transformers_says_what_to_do(yolos, monkeypatch):
     monkeypatch.setattr(hub, "model_info", unreachable)
     with pytest.raises(
         ObjectSeekerError, match=r"'owner/detr': there is no such folder.*use transformers:DIR"
-    ) as refused:
+    ) as rejected:
         load_detector("transformers:owner/detr")
-    assert "Errno" not in str(refused.value)
+    assert "Errno" not in str(rejected.value)

@@ -40,7 +40,7 @@ HEIGHT, WIDTH = 24, 40
 
 
 @pytest.fixture
-def photo() -> PIL.Image.Image:
+def original() -> PIL.Image.Image:
     """Smooth enough to survive JPEG, different in all four corners."""
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
     pixels = np.stack([x * 6, y * 10, 255 - x * 3 - y * 4], axis=2)
@@ -78,26 +78,26 @@ def file_with(folder: Path, content: bytes, name: str = "image.png") -> Path:
 
 
 @pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "ppm", "webp"])
-def test_lossless_formats_come_back_exactly(tmp_path: Path, photo: PIL.Image.Image, suffix: str) -> None:
-    path = tmp_path / f"photo.{suffix}"
+def test_lossless_formats_come_back_exactly(tmp_path: Path, original: PIL.Image.Image, suffix: str) -> None:
+    path = tmp_path / f"image.{suffix}"
     options: dict[str, Any] = {"lossless": True} if suffix == "webp" else {}
-    photo.save(path, **options)
+    original.save(path, **options)
     image = load_image(path)
     assert image.dtype == np.uint8
-    assert np.array_equal(image, np.asarray(photo))
+    assert np.array_equal(image, np.asarray(original))
     assert image_size(path) == (WIDTH, HEIGHT)
     image[0, 0] = 7  # the caller's own, writable array
 
 
-def test_jpeg_is_rgb(tmp_path: Path, photo: PIL.Image.Image) -> None:
-    photo.save(tmp_path / "photo.jpg", quality=95)
-    difference = load_image(str(tmp_path / "photo.jpg")).astype(int) - np.asarray(photo)
+def test_jpeg_is_rgb(tmp_path: Path, original: PIL.Image.Image) -> None:
+    original.save(tmp_path / "image.jpg", quality=95)
+    difference = load_image(str(tmp_path / "image.jpg")).astype(int) - np.asarray(original)
     assert np.abs(difference).mean() < 3
 
 
 @pytest.mark.parametrize("value", range(1, 9))
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tiff", "webp"])
-def test_orientation_is_applied(tmp_path: Path, photo: PIL.Image.Image, suffix: str, value: int) -> None:
+def test_orientation_is_applied(tmp_path: Path, original: PIL.Image.Image, suffix: str, value: int) -> None:
     turns = {  # EXIF 2.3, table 6: where the stored rows and columns belong
         1: lambda a: a,
         2: lambda a: a[:, ::-1],
@@ -108,10 +108,10 @@ def test_orientation_is_applied(tmp_path: Path, photo: PIL.Image.Image, suffix: 
         7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
         8: lambda a: a.transpose(1, 0, 2)[::-1],
     }
-    path = tmp_path / f"photo.{suffix}"
+    path = tmp_path / f"image.{suffix}"
     options: dict[str, dict[str, Any]] = {"jpg": {"quality": 95}, "webp": {"lossless": True}}
-    photo.save(path, exif=orientation(value), **options.get(suffix, {}))
-    image, expected = load_image(path), turns[value](np.asarray(photo))
+    original.save(path, exif=orientation(value), **options.get(suffix, {}))
+    image, expected = load_image(path), turns[value](np.asarray(original))
     assert image.shape == expected.shape
     assert np.abs(image.astype(int) - expected).mean() < (3 if suffix == "jpg" else 1e-9)
     assert image_size(path) == (image.shape[1], image.shape[0])
@@ -124,16 +124,16 @@ def test_png_orientation_after_the_pixels(tmp_path: Path) -> None:
     assert image_size(path) == (1, 3)
 
 
-def test_damaged_exif_does_not_hide_the_photo(tmp_path: Path, photo: PIL.Image.Image) -> None:
+def test_damaged_exif_does_not_hide_the_image(tmp_path: Path, original: PIL.Image.Image) -> None:
     exif = orientation(6)
     exif[0x0132] = "2020:01:01 00:00:00"
     block = exif.tobytes()
     for position in range(6, len(block)):  # whichever byte is hit, and whatever that makes of the orientation
         damaged = block[:position] + b"\xff" + block[position + 1 :]
-        path = tmp_path / "photo.jpg"
-        photo.save(path, exif=damaged)
+        path = tmp_path / "image.jpg"
+        original.save(path, exif=damaged)
         assert load_image(path).shape[:2][::-1] == image_size(path)
-    photo.save(path, exif=b"Exif\0\0nothing of the kind")
+    original.save(path, exif=b"Exif\0\0nothing of the kind")
     assert load_image(path).shape == (HEIGHT, WIDTH, 3)
 
 
@@ -227,15 +227,15 @@ def test_one_pixel(tmp_path: Path) -> None:
     assert image_size(tmp_path / "dot.png") == (1, 1)
 
 
-def test_the_suffix_does_not_matter(tmp_path: Path, photo: PIL.Image.Image) -> None:
-    photo.save(tmp_path / "photo.jpg", format="PNG")
-    assert np.array_equal(load_image(tmp_path / "photo.jpg"), np.asarray(photo))
+def test_the_suffix_does_not_matter(tmp_path: Path, original: PIL.Image.Image) -> None:
+    original.save(tmp_path / "image.jpg", format="PNG")
+    assert np.array_equal(load_image(tmp_path / "image.jpg"), np.asarray(original))
 
 
 # What cannot be read
 
 
-def refused(path: Path | str, match: str) -> None:
+def check_rejected(path: Path | str, match: str) -> None:
     for read in (load_image, image_size):
         with pytest.raises(ObjectSeekerError, match=match) as caught:
             read(path)
@@ -245,38 +245,38 @@ def refused(path: Path | str, match: str) -> None:
 
 
 def test_missing_folder_empty_text(tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere.jpg", "there is no such file")
-    refused(tmp_path, "it is a folder")
-    refused(file_with(tmp_path, b"", "empty.jpg"), "it is empty")
-    refused(file_with(tmp_path, b"just some words\n" * 50, "words.jpg"), "not one of JPEG, PNG")
-    refused(str(tmp_path / ("x" * 5000)), "cannot read image")
-    refused("nul\0byte.jpg", "cannot read image")
+    check_rejected(tmp_path / "nowhere.jpg", "there is no such file")
+    check_rejected(tmp_path, "it is a folder")
+    check_rejected(file_with(tmp_path, b"", "empty.jpg"), "it is empty")
+    check_rejected(file_with(tmp_path, b"just some words\n" * 50, "words.jpg"), "not one of JPEG, PNG")
+    check_rejected(str(tmp_path / ("x" * 5000)), "cannot read image")
+    check_rejected("nul\0byte.jpg", "cannot read image")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
-    refused(tmp_path / "pipe.jpg", "not a regular file")
+    check_rejected(tmp_path / "pipe.jpg", "not a regular file")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="this user may read everything")
-def test_permission(tmp_path: Path, photo: PIL.Image.Image) -> None:
-    photo.save(tmp_path / "secret.png")
+def test_permission(tmp_path: Path, original: PIL.Image.Image) -> None:
+    original.save(tmp_path / "secret.png")
     (tmp_path / "secret.png").chmod(0)
-    refused(tmp_path / "secret.png", "permission denied")
+    check_rejected(tmp_path / "secret.png", "permission denied")
 
 
 def test_permission_error_from_the_system(
-    tmp_path: Path, photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, original: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same sentence where the tests run as a user whom no permission stops."""
-    photo.save(tmp_path / "secret.png")
+    original.save(tmp_path / "secret.png")
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", denied)
-    refused(tmp_path / "secret.png", "permission denied")
+    check_rejected(tmp_path / "secret.png", "permission denied")
 
 
 @pytest.mark.parametrize(
@@ -294,10 +294,10 @@ def test_permission_error_from_the_system(
     ],
 )
 def test_cut_short_is_an_error_never_half_an_image(
-    tmp_path: Path, photo: PIL.Image.Image, kind: str, options: dict[str, object]
+    tmp_path: Path, original: PIL.Image.Image, kind: str, options: dict[str, object]
 ) -> None:
     buffer = io.BytesIO()
-    photo.save(buffer, format=kind, **options)
+    original.save(buffer, format=kind, **options)
     content = buffer.getvalue()
     whole = load_image(file_with(tmp_path, content))
     refusals = 0
@@ -312,9 +312,9 @@ def test_cut_short_is_an_error_never_half_an_image(
     assert refusals >= 38
 
 
-def test_damaged_pixels(tmp_path: Path, photo: PIL.Image.Image) -> None:
+def test_damaged_pixels(tmp_path: Path, original: PIL.Image.Image) -> None:
     buffer = io.BytesIO()
-    photo.save(buffer, format="PNG")
+    original.save(buffer, format="PNG")
     content = bytearray(buffer.getvalue())
     middle = content.index(b"IDAT") + 20
     content[middle : middle + 8] = b"\xff" * 8
@@ -324,14 +324,14 @@ def test_damaged_pixels(tmp_path: Path, photo: PIL.Image.Image) -> None:
 
 def test_a_bomb_is_refused_before_decoding(tmp_path: Path) -> None:
     bomb = file_with(tmp_path, png(20_000, 20_000, depth=8, kind=2, data=b""))
-    refused(bomb, r"its 20000x20000 pixels are 400.0 million, more than the limit of 100 million")
-    refused(file_with(tmp_path, png(2**31 - 1, 2**31 - 1, depth=8, kind=2, data=b"")), "limit of 100 million")
+    check_rejected(bomb, r"its 20000x20000 pixels are 400.0 million, more than the limit of 100 million")
+    check_rejected(file_with(tmp_path, png(2**31 - 1, 2**31 - 1, depth=8, kind=2, data=b"")), "limit of 100 million")
     just_over = png(MAX_IMAGE_PIXELS // 10 + 1, 10, depth=8, kind=0, data=b"")
-    refused(file_with(tmp_path, just_over), "10000001x10 pixels")
+    check_rejected(file_with(tmp_path, just_over), "10000001x10 pixels")
 
 
 def test_a_large_image_below_the_limit_is_no_bomb(tmp_path: Path) -> None:
-    """Pillow itself would warn from 89 million pixels on and refuse from 179 million."""
+    """Pillow itself would warn at 89 million pixels and raise at 179 million."""
     path = file_with(tmp_path, png(95_000, 1000, depth=1, kind=0, data=(b"\0" + bytes(11_875)) * 1000))
     assert image_size(path) == (95_000, 1000)
 
@@ -366,14 +366,14 @@ def test_counting_the_scans_of_a_jpeg_has_an_end(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_no_scans_are_none(tmp_path: Path) -> None:
-    """A film behind the photograph, as telephones write it, and other programs' notes in it."""
+    """A film behind the image, as telephones write it, and other programs' notes in it."""
     plain, _ = jpeg_of_scans(10)
     film = b"\xff\xda" * 1000
     noted = plain[:2] + b"\xff\xee" + struct.pack(">H", len(film) + 2) + film + plain[2:] + film
     assert np.array_equal(load_image(file_with(tmp_path, noted)), load_image(file_with(tmp_path, plain)))
 
 
-def test_a_header_has_an_end(photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_has_an_end(original: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte at a time, or a few: 32 MB of these took ten seconds, and hundreds of megabytes."""
     monkeypatch.setattr(images, "MAX_HEADER_READS", 1000)
     for kind, padding, at in (
@@ -383,9 +383,9 @@ def test_a_header_has_an_end(photo: PIL.Image.Image, monkeypatch: pytest.MonkeyP
         ("PPM", b" ", 3),
     ):
         buffer = io.BytesIO()
-        photo.save(buffer, format=kind)
+        original.save(buffer, format=kind)
         content = buffer.getvalue()
-        assert header_size(content[:at] + padding * 100 + content[at:], "sent") == photo.size
+        assert header_size(content[:at] + padding * 100 + content[at:], "sent") == original.size
         with pytest.raises(ObjectSeekerError, match="cannot read image sent: its header has too many parts"):
             header_size(content[:at] + padding * 1000 + content[at:], "sent")
 
@@ -400,19 +400,19 @@ def test_an_image_that_takes_long_holds_up_no_other(tmp_path: Path) -> None:
         assert limit == PIL.Image.MAX_IMAGE_PIXELS
 
 
-def test_the_limit_can_be_set(tmp_path: Path, photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
-    photo.save(tmp_path / "photo.png")
+def test_the_limit_can_be_set(tmp_path: Path, original: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    original.save(tmp_path / "image.png")
     monkeypatch.setenv(MAX_MEGAPIXELS_ENV, "0.0009")
-    refused(
-        tmp_path / "photo.png",
+    check_rejected(
+        tmp_path / "image.png",
         f"limit of 0.0009 million. Make it smaller, or set {MAX_MEGAPIXELS_ENV} to a higher limit",
     )
     monkeypatch.setenv(MAX_MEGAPIXELS_ENV, "0.00096")
-    assert load_image(tmp_path / "photo.png").shape == (HEIGHT, WIDTH, 3)
+    assert load_image(tmp_path / "image.png").shape == (HEIGHT, WIDTH, 3)
     for wrong in ("many", "-1", "0", "inf", "nan", ""):
         monkeypatch.setenv(MAX_MEGAPIXELS_ENV, wrong)
-        refused(
-            tmp_path / "photo.png",
+        check_rejected(
+            tmp_path / "image.png",
             f"{MAX_MEGAPIXELS_ENV} must be a number of millions of pixels above 0: got '{wrong}'",
         )
 
@@ -458,35 +458,35 @@ def test_one_pixel_wide_and_very_long(tmp_path: Path) -> None:
     assert load_image(tmp_path / "wide.png").shape == (1, 70_000, 3)
 
 
-def test_the_hash_is_of_the_file_that_was_decoded(tmp_path: Path, photo: PIL.Image.Image) -> None:
-    file = tmp_path / "photo.png"
-    photo.save(file)
+def test_the_hash_is_of_the_file_that_was_decoded(tmp_path: Path, original: PIL.Image.Image) -> None:
+    file = tmp_path / "image.png"
+    original.save(file)
     image, digest = load_with_hash(file)
     assert np.array_equal(image, load_image(file))
     assert digest == hash_of(file) == hashlib.sha256(file.read_bytes()).hexdigest()[:32]
 
 
 def test_a_disk_that_fails_is_no_broken_image(
-    tmp_path: Path, photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, original: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The image may be whole: it must not be recorded as broken."""
-    photo.save(tmp_path / "photo.png")
+    original.save(tmp_path / "image.png")
 
     def failing(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(hashlib, "file_digest", failing)
-    with pytest.raises(ImageUnavailableError, match=r"photo\.png: Input/output error"):
-        load_image(tmp_path / "photo.png")
+    with pytest.raises(ImageUnavailableError, match=r"image\.png: Input/output error"):
+        load_image(tmp_path / "image.png")
 
 
 @pytest.mark.parametrize("suffix", ["png", "gif", "tiff", "webp"])
 def test_no_check_of_pillow_comes_later(
-    tmp_path: Path, photo: PIL.Image.Image, suffix: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, original: PIL.Image.Image, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / f"photo.{suffix}"
-    photo.save(path)
-    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 10)  # stands for an image of a hundred million pixels
+    path = tmp_path / f"image.{suffix}"
+    original.save(path)
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 10)  # in place of an image of a hundred million pixels
     assert load_image(path).shape == (HEIGHT, WIDTH, 3)
     assert image_size(path) == (WIDTH, HEIGHT)
     assert PIL.Image.MAX_IMAGE_PIXELS == 10
@@ -494,7 +494,7 @@ def test_no_check_of_pillow_comes_later(
 
 def test_the_callers_warning_filters_and_pillow_limit_survive(tmp_path: Path) -> None:
     before, limit = list(warnings.filters), PIL.Image.MAX_IMAGE_PIXELS
-    refused(file_with(tmp_path, png(20_000, 20_000, depth=8, kind=2, data=b"")), "400.0 million")
+    check_rejected(file_with(tmp_path, png(20_000, 20_000, depth=8, kind=2, data=b"")), "400.0 million")
     assert (warnings.filters, PIL.Image.MAX_IMAGE_PIXELS) == (before, limit)
 
 

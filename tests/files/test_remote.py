@@ -19,7 +19,7 @@ from objectseeker.files.remote import Url, redact_url, reject_credentials, walk_
 pytest.importorskip("fsspec")
 
 
-def picture() -> bytes:
+def make_image() -> bytes:
     stream = io.BytesIO()
     PIL.Image.new("RGB", (9, 7), (200, 90, 10)).save(stream, "PNG")
     return stream.getvalue()
@@ -44,7 +44,7 @@ def picture() -> bytes:
 def test_credentials_are_refused_and_never_repeated(address, named, tmp_path):
     (tmp_path / "truth.json").write_text('{"images": [], "annotations": [], "categories": []}')
     (tmp_path / "list.txt").write_text(f"{address}\n")
-    for refusing in (
+    for attempt in (
         lambda: Url(address),
         lambda: load_image(address),
         lambda: open_dataset(address),
@@ -53,7 +53,7 @@ def test_credentials_are_refused_and_never_repeated(address, named, tmp_path):
         lambda: run_here(f"list:{tmp_path / 'list.txt'}", tmp_path / "run"),
     ):
         with pytest.raises(ObjectSeekerError) as caught:
-            refusing()
+            attempt()
         assert named in str(caught.value)
         assert "~/.netrc" in str(caught.value)
         assert "PW-17" not in str(caught.value)
@@ -77,8 +77,8 @@ def test_addresses_without_credentials_are_left_alone(address):
 
 
 def test_a_user_and_a_host_stay_in_the_address_of_every_file():
-    with ftp_server({"/photos/a.png": picture(), "/photos/deep/b.png": picture()}) as (port, told):
-        folder = f"ftp://bob@127.0.0.1:{port}/photos"
+    with ftp_server({"/images/a.png": make_image(), "/images/deep/b.png": make_image()}) as (port, told):
+        folder = f"ftp://bob@127.0.0.1:{port}/images"
         found = {below: address for below, address, _ in walk_url(folder)}
         assert found == {"a.png": f"{folder}/a.png", "deep/b.png": f"{folder}/deep/b.png"}
         assert load_image(found["deep/b.png"]).shape == (7, 9, 3)
@@ -90,7 +90,7 @@ def test_a_user_and_a_host_stay_in_the_address_of_every_file():
 
 @pytest.fixture
 def web(monkeypatch):
-    """An address that answers what is put into the list, one after the other, and the last for ever; and its log."""
+    """An address that answers what is put into the list, in turn, and the last for ever; and its log."""
     pytest.importorskip("aiohttp")
     monkeypatch.setattr(remote, "RETRY_DELAY", 0.0)
     answers, log = [], []
@@ -100,7 +100,7 @@ def web(monkeypatch):
             log.append((self.command, self.headers.get("Authorization")))
             status = answers.pop(0) if len(answers) > 1 else answers[0]
             self.send_response(status)
-            content = picture() if status == 200 else b""
+            content = make_image() if status == 200 else b""
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if self.command == "GET":
@@ -170,7 +170,7 @@ def test_a_server_that_says_nothing_is_given_up(monkeypatch):
 
 def test_paths_are_never_taken_for_addresses_with_credentials(tmp_path):
     file = tmp_path / "user:password@host.png"
-    file.write_bytes(picture())
+    file.write_bytes(make_image())
     assert load_image(Path(file)).shape == (7, 9, 3)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command import photographs
+from command import write_dataset
 from junitparser import JUnitXml
 
 from objectseeker import Defense, Halves, Rule
@@ -31,7 +31,7 @@ def release(tmp_path):
     """Images, a defense and policies, in a folder whose name a shell would take apart."""
     folder = tmp_path / "a $(touch hacked) folder"
     folder.mkdir()
-    photographs(folder, [(20, 20, 30, 20), (30, 10, 40, 40)])
+    write_dataset(folder, [(20, 20, 30, 20), (30, 10, 40, 40)])
     rule = Rule(base_threshold=0.3, mask_threshold=0.5)
     Defense(detector="python:mine:detect", rule=rule, masks=Halves(2)).save(folder / "defense.json")
     for name, share in (("kind", "0 %"), ("strict", "100 %")):
@@ -77,7 +77,7 @@ def act(folder, **given):
 def test_the_action_releases_and_publishes(release):
     out = "gate $(touch hacked)"  # a name that a shell would run, if it were part of a script
     done, output, summary = act(
-        release, policy="kind.toml", data="coco:truth.json:photos", defense="defense.json", install="", out=out
+        release, policy="kind.toml", data="coco:truth.json:images", defense="defense.json", install="", out=out
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert output == "status=0\n"
@@ -93,7 +93,7 @@ def test_the_action_stops_a_release_and_still_publishes(release):
         (release / "truth.json").read_text().replace("[20, 20, 30, 20]", "[70, 50, 9, 9]")
     )
     done, output, summary = act(
-        release, policy="strict.toml", data="coco:truth.json:photos", defense="defense.json", install=""
+        release, policy="strict.toml", data="coco:truth.json:images", defense="defense.json", install=""
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert output == "status=1\n"
@@ -102,7 +102,7 @@ def test_the_action_stops_a_release_and_still_publishes(release):
 
 
 def test_bad_input_has_a_status_and_no_summary(release):
-    done, output, summary = act(release, policy="none.toml", data="coco:truth.json:photos", defense="no", install="")
+    done, output, summary = act(release, policy="none.toml", data="coco:truth.json:images", defense="no", install="")
     assert (done.returncode, output, summary) == (2, "status=2\n", "")
 
 
@@ -121,7 +121,7 @@ def test_the_action_installs_its_own_source_or_what_it_is_told(release):
 
 def test_the_gitlab_job_gates_and_reports(release):
     spec, job = yaml.safe_load_all(TEMPLATE.read_text(encoding="utf-8"))
-    given = {"policy": "kind.toml", "data": "coco:truth.json:photos", "defense": "defense.json"}
+    given = {"policy": "kind.toml", "data": "coco:truth.json:images", "defense": "defense.json"}
     assert {name for name, known in spec["spec"]["inputs"].items() if "default" not in known} == given.keys()
     (job,) = job.values()
     variables = {

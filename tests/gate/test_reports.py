@@ -1,4 +1,4 @@
-"""What a gate leaves behind: JUnit that build servers read, Markdown and a page that obey nobody's names."""
+"""What a gate leaves behind: JUnit that build servers read, Markdown and a page that interpret no one's names."""
 
 import json
 import re
@@ -118,7 +118,7 @@ def test_markdown_is_a_table_whatever_things_are_called():
 
 def test_the_page_stands_alone_and_runs_nothing():
     made = gate("pass", "fail", name=EVIL, refuted=(EVIL,))
-    page = to_html(made, {made.results[0].failure_examples[0]: b"\xff\xd8picture"})
+    page = to_html(made, {made.results[0].failure_examples[0]: b"\xff\xd8image"})
     assert "<script" not in page
     assert "http-equiv" in page
     assert not re.search(r"(src|href)=[\"'](?!data:)", page)
@@ -142,7 +142,7 @@ def test_the_verdict_in_short_in_a_notebook_and_as_an_exit_status():
     assert "refuted" in gate("pass", refuted=("x",)).summarize()
 
 
-def test_pictures_show_objects_and_flagged_images(tmp_path):
+def test_images_show_objects_and_flagged_images(tmp_path):
     PIL.Image.fromarray(np.full((100, 100, 3), 90, np.uint8)).save(tmp_path / "a.png")
     box = (40, 40, 60, 60)
     one = evaluation_cases.image([(*box, 0.9, 0)], [(*box, 0)], [[(5, 5, 25, 25, 0.9, 1)]] * 4)
@@ -155,7 +155,7 @@ def test_pictures_show_objects_and_flagged_images(tmp_path):
         FailureExample("gone", 0, "cat", box),
     )
     made = replace(made, results=(replace(made.results[0], failure_examples=failure_examples),))
-    pictures = render_examples(made, [there, gone], LabelMap.from_names(("cat", "dog")), Rule(base_threshold=0.3))
-    assert [type(pictures[instance]) for instance in failure_examples] == [bytes, bytes, str]
-    assert pictures[failure_examples[0]] != pictures[failure_examples[1]]
-    assert "b.png" in pictures[failure_examples[2]]
+    rendered = render_examples(made, [there, gone], LabelMap.from_names(("cat", "dog")), Rule(base_threshold=0.3))
+    assert [type(rendered[instance]) for instance in failure_examples] == [bytes, bytes, str]
+    assert rendered[failure_examples[0]] != rendered[failure_examples[1]]
+    assert "b.png" in rendered[failure_examples[2]]

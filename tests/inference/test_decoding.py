@@ -1,4 +1,4 @@
-"""Videos as cameras, phones and networks give them, encoded here: what is decoded is what was put in."""
+"""Videos as from cameras, phones and networks, encoded here: what is decoded is what was put in."""
 
 import threading
 from contextlib import contextmanager
@@ -166,7 +166,7 @@ def test_a_frame_that_is_patched_up_is_lost(tmp_path):
 
 @contextmanager
 def served(content, send):
-    """The address of a server of one file, of which it sends that many bytes; and what it was asked for."""
+    """The address of a server of one file, of which it sends that many bytes; and what was requested of it."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -237,7 +237,7 @@ def test_what_names_a_video(tmp_path, monkeypatch):
     (tmp_path / "7").mkdir()
     (tmp_path / "frames" / "1.png").touch()
     videos = ["a.mp4", "A.MOV", "0", "12", "video:frames", "video:x.dat", "rtsp://host/live", "https://host/a.mp4?x=1"]
-    others = ["frames", "7", "a.jpg", "a.gif", "1234", "coco:a.json:b", "https://host/list.txt", "s3://bucket/photos"]
+    others = ["frames", "7", "a.jpg", "a.gif", "1234", "coco:a.json:b", "https://host/list.txt", "s3://bucket/images"]
     assert [given for given in videos if not is_video(given)] == []
     assert [given for given in others if is_video(given)] == []
     assert isinstance(open_video("video:frames", rate=5), FrameFolder)

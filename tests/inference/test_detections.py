@@ -39,7 +39,7 @@ NAMES = ("bright", "dim")
 
 
 def see(images):
-    """Finds the bright part of an image, and under masks a dim one beside it."""
+    """Finds the bright part of an image, and under masks a dim one next to it."""
     found = []
     for image in images:
         boxes, labels = [], []
@@ -52,7 +52,7 @@ def see(images):
     return found
 
 
-def photograph(seed: int, width: int = 48, height: int = 36) -> np.ndarray:
+def make_image(seed: int, width: int = 48, height: int = 36) -> np.ndarray:
     image = np.full((height, width, 3), 30, np.uint8)
     image[6:16, 6 + seed : 20 + seed] = 255
     image[20:30, 24:36] = 180
@@ -63,7 +63,7 @@ def save(folder: Path, *names: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for seed, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        PIL.Image.fromarray(photograph(seed)).save(folder / name)
+        PIL.Image.fromarray(make_image(seed)).save(folder / name)
     return folder
 
 
@@ -123,29 +123,29 @@ def bytes_of(out: Path) -> dict:
 
 
 def test_images_are_called_by_their_place_below_what_was_given(tmp_path):
-    one = save(tmp_path / "home" / "photos", "a.png", "sub/a.png")
-    two = save(tmp_path / "photos", "a.png")
+    one = save(tmp_path / "home" / "images", "a.png", "sub/a.png")
+    two = save(tmp_path / "images", "a.png")
     assert [source.name for source in find_sources([one])] == ["a.png", "sub/a.png"]
     assert [source.id for source in find_sources([one])] == [1, 2]
     names = [source.name for source in find_sources([one, two / "a.png", one / "a.png"])]
-    assert names == ["photos/a.png", "photos/sub/a.png", "a.png"]  # each file once
+    assert names == ["images/a.png", "images/sub/a.png", "a.png"]  # each file once
     both = [source.name for source in find_sources([one, two])]
-    assert both == ["home/photos/a.png", "photos/sub/a.png", f"{tmp_path.name}/photos/a.png"]
+    assert both == ["home/images/a.png", "images/sub/a.png", f"{tmp_path.name}/images/a.png"]
     (tmp_path / "link.png").symlink_to(two / "a.png")
     assert find_sources([tmp_path / "link.png"])[0].name == "link.png"
 
 
 def test_a_name_that_is_not_utf8_can_be_written(tmp_path):
-    folder = tmp_path / "photos"
+    folder = tmp_path / "images"
     folder.mkdir()
     with open(os.fsencode(folder) + b"/caf\xe9.png", "wb") as file:  # noqa: PTH123
-        PIL.Image.fromarray(photograph(0)).save(file, "PNG")
+        PIL.Image.fromarray(make_image(0)).save(file, "PNG")
     (one,) = detect(folder, tmp_path / "o")
     assert one.name == "caf\\udce9.png"
     assert [row["image"] for row in csv.DictReader((tmp_path / "o" / "boxes.csv").open())] == ["caf\\udce9.png"] * 2
 
 
-def test_pictures_end_in_one_suffix_and_stay_apart():
+def test_images_end_in_one_suffix_and_stay_apart():
     names = [
         "x.jpg",
         "x.png",
@@ -157,20 +157,20 @@ def test_pictures_end_in_one_suffix_and_stay_apart():
         "/etc/y.png",
         "n" * 300 + ".png",
     ]
-    pictures = dict(zip(names, annotated_names(names), strict=True))
-    assert pictures["x.jpg"] == "x.jpg"
-    assert pictures["sub/x.png"] == "sub/x.jpg"
-    assert pictures["7"] == "7.jpg"
-    assert pictures["../../out.png"] == "out.jpg"  # never outside the folder
-    assert pictures["/etc/y.png"] == "etc/y.jpg"
-    assert len({picture.casefold() for picture in pictures.values()}) == len(names)
-    assert all(len(part) < 240 for picture in pictures.values() for part in picture.split("/"))
+    annotated = dict(zip(names, annotated_names(names), strict=True))
+    assert annotated["x.jpg"] == "x.jpg"
+    assert annotated["sub/x.png"] == "sub/x.jpg"
+    assert annotated["7"] == "7.jpg"
+    assert annotated["../../out.png"] == "out.jpg"  # never outside the folder
+    assert annotated["/etc/y.png"] == "etc/y.jpg"
+    assert len({name.casefold() for name in annotated.values()}) == len(names)
+    assert all(len(part) < 240 for name in annotated.values() for part in name.split("/"))
 
 
 def test_what_is_a_data_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "list:of", "a.png")
-    specs = ("coco:a.json:b", "s3://bucket/f", "list:of", "C:", "photos", "x" * 5000)
+    specs = ("coco:a.json:b", "s3://bucket/f", "list:of", "C:", "images", "x" * 5000)
     assert [is_dataset_spec(spec) for spec in specs] == [True, True, False, False, False, False]
 
 
@@ -179,13 +179,13 @@ def test_what_is_a_data_set(tmp_path, monkeypatch):
 
 def test_certificates_are_those_of_the_very_defense(tmp_path):
     """Row by row, against `ObjectSeeker.certify` on what the detector saw."""
-    folder, threat = save(tmp_path / "photos", "a.png", "b.png"), ThreatModel(area=0.02, certification_threshold=0.1)
+    folder, threat = save(tmp_path / "images", "a.png", "b.png"), ThreatModel(area=0.02, certification_threshold=0.1)
     detect(folder, tmp_path / "o", threat=threat)
     rows = json.loads((tmp_path / "o" / "detections.json").read_text())
     by_hand = ObjectSeeker(see, Rule(), masks=Halves(3))
     expected = []
     for seed in range(2):
-        defended = by_hand.defend(photograph(seed))
+        defended = by_hand.defend(make_image(seed))
         given = by_hand.certify(
             defended.observation,
             defended.detections,
@@ -215,7 +215,7 @@ def test_certificates_are_those_of_the_very_defense(tmp_path):
 
 
 def test_csv_has_one_number_a_column_and_no_formulas(tmp_path):
-    folder = save(tmp_path / "photos", "=cmd().png", "a.png")
+    folder = save(tmp_path / "images", "=cmd().png", "a.png")
     detect(folder, tmp_path / "o")
     first, *_ = csv.DictReader((tmp_path / "o" / "boxes.csv").open())
     assert first["image"] == "'=cmd().png"
@@ -224,7 +224,7 @@ def test_csv_has_one_number_a_column_and_no_formulas(tmp_path):
 
 def test_pycocotools_takes_the_results_of_a_folder(tmp_path):
     coco = pytest.importorskip("pycocotools.coco")
-    detect(save(tmp_path / "photos", "a.png", "b.png"), tmp_path / "o")
+    detect(save(tmp_path / "images", "a.png", "b.png"), tmp_path / "o")
     images = coco.COCO(str(tmp_path / "o" / "images.json"))
     loaded = images.loadRes(str(tmp_path / "o" / "detections.json"))
     assert len(loaded.getAnnIds(imgIds=[2], catIds=[1])) == 1
@@ -234,13 +234,13 @@ def test_pycocotools_takes_the_results_of_a_folder(tmp_path):
 
 def coco_data(folder: Path, detector_names, class_map=None):
     """Ids 7 and 900, categories 21 and 3 in other words than the detector's."""
-    save(folder / "photos", "a.png", "b.png")
+    save(folder / "images", "a.png", "b.png")
     images = [{"id": i, "file_name": f, "width": 48, "height": 36} for i, f in ((900, "a.png"), (7, "b.png"))]
     annotations = [{"id": 1, "image_id": 7, "category_id": 21, "bbox": [7, 6, 14, 10], "area": 140, "iscrowd": 0}]
     categories = [{"id": 21, "name": "lamp"}, {"id": 3, "name": "cat"}]
     content = {"info": {}, "images": images, "annotations": annotations, "categories": categories}
     (folder / "truth.json").write_text(json.dumps(content))
-    data = open_dataset(f"coco:{folder / 'truth.json'}:{folder / 'photos'}")
+    data = open_dataset(f"coco:{folder / 'truth.json'}:{folder / 'images'}")
     inputs = ImageInputs.from_dataset(data)
     return inputs.sources, *inputs.categories(detector_names, class_map, class_agnostic=False)
 
@@ -276,11 +276,11 @@ def test_a_detector_without_names_has_categories_by_number():
     assert categories.to_coco_categories({4, 2}) == [{"id": 3, "name": "2"}, {"id": 5, "name": "4"}]
 
 
-# --- stopping and going on ------------------------------------------------------------------------------------------
+# --- stopping and resuming ------------------------------------------------------------------------------------------
 
 
 def test_wherever_it_is_stopped_the_files_end_up_the_same(tmp_path):
-    folder, threat = save(tmp_path / "photos", "a.png", "b.png", "c.png"), ThreatModel()
+    folder, threat = save(tmp_path / "images", "a.png", "b.png", "c.png"), ThreatModel()
     detect(folder, tmp_path / "whole", threat=threat)
     for stop in (1, 2, 3):
         out = tmp_path / f"stopped-{stop}"
@@ -294,16 +294,16 @@ def test_wherever_it_is_stopped_the_files_end_up_the_same(tmp_path):
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "torn first line"])
 def test_a_damaged_line_does_not_count(tmp_path, damage):
-    folder, out = save(tmp_path / "photos", "a.png", "b.png"), tmp_path / "o"
+    folder, out = save(tmp_path / "images", "a.png", "b.png"), tmp_path / "o"
     detect(folder, out)
     before, record = bytes_of(out), out / FILE
     content = record.read_bytes()
     lines = content.splitlines(keepends=True)
     again = {"torn": 1, "flipped": 1, "torn first line": 2}[damage]
     if damage == "torn":
-        record.write_bytes(b"".join(lines[:3]) + lines[3][:40])  # about, a, picture of a, half of b
+        record.write_bytes(b"".join(lines[:3]) + lines[3][:40])  # about, a, image of a, half of b
     elif damage == "flipped":
-        record.write_bytes(content.replace(b"0.9", b"0.8", 1))  # a score that nobody saw
+        record.write_bytes(content.replace(b"0.9", b"0.8", 1))  # a score that was not stored
     else:
         record.write_bytes(lines[0][:30])
     for asked in (again, 0):
@@ -315,10 +315,10 @@ def test_a_damaged_line_does_not_count(tmp_path, damage):
 
 def test_an_image_that_was_replaced_is_processed_again(tmp_path, caplog, monkeypatch):
     """By another of the same size and date: what counts is what is in it."""
-    folder, out = save(tmp_path / "photos", "a.bmp", "b.bmp"), tmp_path / "o"
+    folder, out = save(tmp_path / "images", "a.bmp", "b.bmp"), tmp_path / "o"
     detect(folder, out)
     old = (folder / "a.bmp").stat()
-    PIL.Image.fromarray(photograph(5)).save(folder / "a.bmp")
+    PIL.Image.fromarray(make_image(5)).save(folder / "a.bmp")
     os.utime(folder / "a.bmp", ns=(old.st_atime_ns, old.st_mtime_ns))
     assert (folder / "a.bmp").stat().st_size == old.st_size
     used = seeker()
@@ -337,11 +337,11 @@ def test_an_image_that_was_replaced_is_processed_again(tmp_path, caplog, monkeyp
     rows = json.loads((out / "detections.json").read_text())
     assert rows[0]["bbox"][0] == 11
     detect(folder, tmp_path / "fresh")
-    assert bytes_of(out) == bytes_of(tmp_path / "fresh")  # the picture is that of the new image, too
+    assert bytes_of(out) == bytes_of(tmp_path / "fresh")  # the image is that of the new image, too
 
 
-def test_a_picture_that_is_missing_is_drawn_again(tmp_path):
-    folder, out = save(tmp_path / "photos", "a.png"), tmp_path / "o"
+def test_a_image_that_is_missing_is_drawn_again(tmp_path):
+    folder, out = save(tmp_path / "images", "a.png"), tmp_path / "o"
     detect(folder, out)
     (out / "annotated" / "a.jpg").unlink()
     used = seeker()
@@ -351,7 +351,7 @@ def test_a_picture_that_is_missing_is_drawn_again(tmp_path):
 
 
 def test_results_of_another_defense_are_refused_and_the_difference_is_named(tmp_path):
-    folder, out = save(tmp_path / "photos", "a.png"), tmp_path / "o"
+    folder, out = save(tmp_path / "images", "a.png"), tmp_path / "o"
     detect(folder, out)
     with pytest.raises(ObjectSeekerError, match=r"another defense \(masks was halves:3, now halves:4\)"):
         detect(folder, out, defense=replace(DEFENSE, masks=Halves(4)))
@@ -372,9 +372,9 @@ def test_two_processes_do_not_write_one_folder(tmp_path):
 
 
 def test_one_image_that_fails_does_not_stop_the_others(tmp_path):
-    folder, out = save(tmp_path / "photos", "a.png", "b.png", "c.png", "d.png"), tmp_path / "o"
-    (folder / "b.png").write_text("not a picture")
-    fails = [(pixels_sha256(photograph(0)), RuntimeError("boom")), (pixels_sha256(photograph(2)), MemoryError())]
+    folder, out = save(tmp_path / "images", "a.png", "b.png", "c.png", "d.png"), tmp_path / "o"
+    (folder / "b.png").write_text("not an image")
+    fails = [(pixels_sha256(make_image(0)), RuntimeError("boom")), (pixels_sha256(make_image(2)), MemoryError())]
     looked = detect(folder, out, seeker(fails))
     assert ["boom" in looked[0].error, "b.png" in looked[1].error, "not enough memory" in looked[2].error] == [True] * 3
     assert {row["image"] for row in json.loads((out / "detections.json").read_text())} == {"d.png"}
@@ -386,7 +386,7 @@ def test_one_image_that_fails_does_not_stop_the_others(tmp_path):
 
 
 def test_an_image_longer_than_a_jpeg_can_be_is_drawn_smaller(tmp_path):
-    folder, out = tmp_path / "photos", tmp_path / "o"
+    folder, out = tmp_path / "images", tmp_path / "o"
     folder.mkdir()
     PIL.Image.fromarray(np.full((70_000, 1, 3), 255, np.uint8)).save(folder / "long.png")
     (one,) = detect(folder, out)
@@ -394,8 +394,8 @@ def test_an_image_longer_than_a_jpeg_can_be_is_drawn_smaller(tmp_path):
     assert PIL.Image.open(out / "annotated" / "long.jpg").height == 65_500
 
 
-def test_a_picture_that_cannot_be_written_leaves_the_boxes(tmp_path):
-    folder, out = save(tmp_path / "photos", "x.png", "y.png"), tmp_path / "o"
+def test_a_image_that_cannot_be_written_leaves_the_boxes(tmp_path):
+    folder, out = save(tmp_path / "images", "x.png", "y.png"), tmp_path / "o"
     (out / "annotated" / "x.jpg").mkdir(parents=True)
     run = detection(find_sources([folder]), out)
     totals = run.finish()
@@ -406,7 +406,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_boxes(tmp_path):
 
 def test_a_full_disk_ends_it_with_a_sentence_and_keeps_what_is_finished(tmp_path):
     resource = pytest.importorskip("resource")
-    folder, out = save(tmp_path / "photos", "a.png", "b.png"), tmp_path / "o"
+    folder, out = save(tmp_path / "images", "a.png", "b.png"), tmp_path / "o"
     detect(folder, out, stop_after=1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((out / FILE).stat().st_size + 50, hard))  # room for half a line
@@ -423,7 +423,7 @@ def test_a_full_disk_ends_it_with_a_sentence_and_keeps_what_is_finished(tmp_path
 
 
 def test_what_is_kept_is_kept_to_the_last_bit():
-    image = photograph(1)
+    image = make_image(1)
     found = detect_image(ObjectSeeker(see, Rule(), masks=Halves(3)), image, threat=ThreatModel())
     again = ImageResult.from_dict(json.loads(json.dumps(found.to_dict())), "image", 1)
     assert again.detections == found.detections

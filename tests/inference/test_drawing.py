@@ -43,8 +43,8 @@ def boxes(*rows: tuple[float, ...]) -> np.ndarray:
     return np.array(rows, np.float64).reshape(-1, 4)
 
 
-def changed(image: Image, picture: PIL.Image.Image) -> np.ndarray:
-    return (np.asarray(picture) != image).any(axis=2)
+def changed(image: Image, annotated: PIL.Image.Image) -> np.ndarray:
+    return (np.asarray(annotated) != image).any(axis=2)
 
 
 def extent(where: np.ndarray) -> tuple[int, int, int, int]:
@@ -65,15 +65,15 @@ def test_an_outline_lies_inside_the_half_open_box() -> None:
 
 def test_a_fractional_box_covers_every_pixel_it_touches() -> None:
     image = blank(100, 80)
-    picture = annotate(image, [Layer(boxes((10.4, 20.6, 59.2, 49.9)))])
-    assert extent(changed(image, picture)) == (10, 20, 60, 50)
+    annotated = annotate(image, [Layer(boxes((10.4, 20.6, 59.2, 49.9)))])
+    assert extent(changed(image, annotated)) == (10, 20, 60, 50)
 
 
 def test_lines_grow_with_the_image_and_with_width() -> None:
     def thickness(size: int, width: float) -> int:
         image = blank(size, size)
-        picture = annotate(image, [Layer(boxes((0.1 * size, 0.1 * size, 0.9 * size, 0.9 * size)), width=width)])
-        return int(changed(image, picture)[size // 2, : size // 2].sum())
+        annotated = annotate(image, [Layer(boxes((0.1 * size, 0.1 * size, 0.9 * size, 0.9 * size)), width=width)])
+        return int(changed(image, annotated)[size // 2, : size // 2].sum())
 
     assert [thickness(size, 1) for size in (100, 250, 400, 2000)] == [1, 2, 2, 10]
     assert [thickness(2000, width) for width in (0, 0.5, 2)] == [0, 5, 20]
@@ -93,8 +93,8 @@ def test_dashes_leave_gaps_and_solid_lines_do_not() -> None:
 
 def test_later_layers_lie_on_top() -> None:
     same = boxes((10, 10, 50, 50))
-    picture = annotate(blank(100, 100), [Layer(same, color=(0, 0, 255)), Layer(same, color=RED)])
-    assert picture.getpixel((10, 10)) == RED
+    annotated = annotate(blank(100, 100), [Layer(same, color=(0, 0, 255)), Layer(same, color=RED)])
+    assert annotated.getpixel((10, 10)) == RED
 
 
 def test_draw_gives_each_kind_of_box_its_look() -> None:
@@ -131,18 +131,18 @@ def test_certificates_are_told_by_color_and_label() -> None:
 
 
 def test_a_legend_lies_below_the_image_and_leaves_it_as_it_is() -> None:
-    picture = annotate(blank(300, 200), [])
+    annotated = annotate(blank(300, 200), [])
     keys = [
         LegendEntry("person (3)", CERTIFIED),
         LegendEntry("a name that needs a line of its own", VULNERABLE),
-        LegendEntry("a remark", None),
+        LegendEntry("a caveat", None),
     ]
-    page = with_legend(picture, keys)
-    assert np.array_equal(np.asarray(page)[:200], np.asarray(picture))
-    one_line = with_legend(picture, keys[:1])
+    page = with_legend(annotated, keys)
+    assert np.array_equal(np.asarray(page)[:200], np.asarray(annotated))
+    single = with_legend(annotated, keys[:1])
     assert page.width == 300
-    assert page.height > one_line.height > 200  # it wraps
-    strip = np.asarray(one_line)[200:]
+    assert page.height > single.height > 200  # it wraps
+    strip = np.asarray(single)[200:]
     assert (strip == CERTIFIED).all(axis=2).any()
     assert (strip.sum(axis=2) < 100).any()  # letters
     long = with_legend(annotate(blank(120, 90), []), [LegendEntry("an endless name " * 9, CERTIFIED)])
@@ -150,7 +150,7 @@ def test_a_legend_lies_below_the_image_and_leaves_it_as_it_is() -> None:
     for size in ((1, 500), (10, 10)):
         narrow = annotate(blank(*size), [])
         assert with_legend(narrow, keys) is narrow
-    assert with_legend(picture, []) is picture
+    assert with_legend(annotated, []) is annotated
 
 
 def test_classes_have_colors_of_their_own() -> None:
@@ -260,8 +260,8 @@ def test_one_pixel_and_slivers() -> None:
     layer = Layer(boxes((0, 0, 1, 1)), ["person 0.93"], color=RED)
     assert np.asarray(annotate(blank(1, 1), [layer])).tolist() == [[list(RED)]]
     for width, height in ((1, 500), (500, 1), (3, 3)):
-        picture = annotate(blank(width, height), [Layer(boxes((-5, -5, 600, 600)), ["person 0.93"], dashed=True)])
-        assert picture.size == (width, height)
+        annotated = annotate(blank(width, height), [Layer(boxes((-5, -5, 600, 600)), ["person 0.93"], dashed=True)])
+        assert annotated.size == (width, height)
 
 
 def test_huge_degenerate_and_outside_boxes() -> None:

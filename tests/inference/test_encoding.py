@@ -30,7 +30,7 @@ def read(file):
     return list(read_frames(open_video(str(file)), FrameSelection()))
 
 
-def test_pictures_and_times_are_kept_and_sides_made_even(tmp_path):
+def test_images_and_times_are_kept_and_sides_made_even(tmp_path):
     file = tmp_path / "a.mp4"
     writer = write(file)
     assert not file.exists()
@@ -66,13 +66,13 @@ def test_a_killed_program_leaves_a_file_that_plays(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [0.0001, 1e6])
-def test_one_picture_an_hour_and_a_thousand_a_second(tmp_path, rate):
+def test_one_image_an_hour_and_a_thousand_a_second(tmp_path, rate):
     times = [0, 3600, 7200] if rate < 1 else [0, 0.001, 0.002]
     write(tmp_path / "a.mp4", times=times, rate=rate).close()
     assert [frame.time for frame in read(tmp_path / "a.mp4")] == pytest.approx(times, abs=0.0001)
 
 
-def test_a_clock_that_jumps_back_and_a_picture_of_another_size(tmp_path):
+def test_a_clock_that_jumps_back_and_a_image_of_another_size(tmp_path):
     writer = write(tmp_path / "a.mp4", size=(64, 48), times=[0, 3.0, 1.0])
     writer.add(PIL.Image.new("RGB", (30, 90), "white"), 4.0)
     writer.close()

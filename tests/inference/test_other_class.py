@@ -13,7 +13,7 @@ from objectseeker.datasets import open_dataset
 from objectseeker.inference import detect
 from objectseeker.inference.results import Categories
 
-# A pure function of each image. A cyan pixel makes it see a ghost over all and nothing else, a magenta one nothing.
+# A pure function of each image. A cyan pixel makes it see only a ghost over all, a magenta one nothing.
 DETECTOR = """
 import numpy as np
 from objectseeker import Detections

@@ -1,4 +1,4 @@
-"""Under rolling masks a frame is shown the share that a run of the same frames has for it."""
+"""Under rolling masks each frame is shown the share that a run of the same frames has for it."""
 
 import json
 
@@ -79,7 +79,7 @@ def test_a_name_that_is_no_number_among_numbers_is_refused(tmp_path):
         FrameFolder(tmp_path / "img1")
 
 
-# --- whatever is below, beside or before the folder: the same numbers, or an error ----------------------------------
+# --- whatever is below, next to or before the folder: the same numbers, or an error ----------------------------------
 
 LATE = ("000003", "000005")  # counted they would be frames 0 and 1
 

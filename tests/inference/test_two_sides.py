@@ -34,7 +34,7 @@ fooled.names = ("person", "car")  # type: ignore[attr-defined]
 
 
 @pytest.fixture
-def photos(tmp_path):
+def folder(tmp_path):
     scene = np.full((100, 100, 3), 60, np.uint8)
     scene[20:80, 60:90] = 255
     attacked = scene.copy()
@@ -44,16 +44,16 @@ def photos(tmp_path):
     return tmp_path
 
 
-def run(photos, **options):
+def run(folder, **options):
     # 0.15: an object of which a mask leaves a fifth still fits the whole by IoU
     rule = Rule(support_overlap=0.15, mask_threshold=0.5)
     defense = Defense(detector=fooled, rule=rule, masks=Halves(20))
-    detection = detect([photos / "clean.png", photos / "attacked.png"], defense, annotate=False, **options)
+    detection = detect([folder / "clean.png", folder / "attacked.png"], defense, annotate=False, **options)
     return {result.name: list(result.boxes(detection.categories)) for result in detection}, detection.totals
 
 
-def test_a_fabricated_box_is_told_from_a_seen_one_on_the_attacked_image(photos):
-    results, totals = run(photos, certify=ThreatModel(area=0.01))
+def test_a_fabricated_box_is_told_from_a_seen_one_on_the_attacked_image(folder):
+    results, totals = run(folder, certify=ThreatModel(area=0.01))
     (clean,), attacked = results["clean.png"], results["attacked.png"]
     assert [row["class"] for row in attacked] == ["person", "car"]
     person, car = attacked
@@ -68,8 +68,8 @@ def test_a_fabricated_box_is_told_from_a_seen_one_on_the_attacked_image(photos):
     assert "attacked or not" in totals.certificates["about"]
 
 
-def test_only_certified_leaves_the_fabricated_box_out(photos):
-    results, totals = run(photos, only_certified=True)
+def test_only_certified_leaves_the_fabricated_box_out(folder):
+    results, totals = run(folder, only_certified=True)
     assert [row["class"] for rows in results.values() for row in rows] == ["person", "person"]
     assert totals.boxes == 2
     assert not any(
@@ -79,18 +79,18 @@ def test_only_certified_leaves_the_fabricated_box_out(photos):
     assert "nothing is certified against hiding here" in totals.certificates["about"]
 
 
-def test_the_command_writes_both_sides(photos):
+def test_the_command_writes_both_sides(folder):
     source = Path(__file__).read_text().partition("def fooled")[2].partition("\n\n\n@")[0]
     head = f"import numpy as np\nfrom objectseeker import Detections\nINVENTED = {INVENTED}\n"
-    (photos / "tricked.py").write_text(f"{head}def fooled{source}")
+    (folder / "tricked.py").write_text(f"{head}def fooled{source}")
     settings = ("masks=halves:20", "rule=paper", "alpha=0.5", "support_overlap=0.15")
     words = [word for one in settings for word in ("--set", one)]
     words = ["detect", "attacked.png", "-d", "python:tricked:fooled", *words]
-    done = command.run(photos, *words, "--certify", "--out", "both")
+    done = command.run(folder, *words, "--certify", "--out", "both")
     assert ["anywhere", "1", "1"] in [line.split() for line in done.stdout.splitlines()]
-    rows = list(csv.DictReader((photos / "both" / "boxes.csv").open()))
+    rows = list(csv.DictReader((folder / "both" / "boxes.csv").open()))
     verdicts = [(row["class"], row["certified_not_fabricated_anywhere"]) for row in rows]
     assert verdicts == [("person", "True"), ("car", "False")]
-    command.run(photos, *words, "--only-certified", "--out", "certain")
-    (row,) = json.loads((photos / "certain" / "detections.json").read_text())
+    command.run(folder, *words, "--only-certified", "--out", "certain")
+    (row,) = json.loads((folder / "certain" / "detections.json").read_text())
     assert (row["category_name"], row["certified_score"]) == ("person", 0.9)

@@ -120,16 +120,16 @@ def test_frame_records_and_totals():
     assert totals.errors == {"frame 2": "it is damaged"}
 
 
-def test_pictures_of_one_video_have_one_size():
+def test_images_of_one_video_have_one_size():
     for threat in (None, ThreatModel()):
         images = [scene(30, 20, (320, 200)), np.zeros((200, 320, 3), np.uint8)]
         seen = list(detect_frames(SEEKER, events(images), threat=threat))
         assert [len(one.detections) for _, one in seen] == [1, 0]
-        pictures = [annotate_frame(frame.image, one, ["bright"], threat) for frame, one in seen]
-        assert pictures[0].size == pictures[1].size
-        assert pictures[0].size[0] == 320
-        assert pictures[0].size[1] > 200
-        assert np.array_equal(np.asarray(pictures[1])[:200], images[1])
+        annotated = [annotate_frame(frame.image, one, ["bright"], threat) for frame, one in seen]
+        assert annotated[0].size == annotated[1].size
+        assert annotated[0].size[0] == 320
+        assert annotated[0].size[1] > 200
+        assert np.array_equal(np.asarray(annotated[1])[:200], images[1])
 
 
 def test_arrays_are_frames_and_nothing_is_read_ahead_of_need():

@@ -40,7 +40,7 @@ detect.names = ("bright",)  # type: ignore[attr-defined]
 detect.fingerprint = "bright:1"  # type: ignore[attr-defined]
 
 
-def photo(patch=None):
+def make_image(patch=None):
     image = np.full((*SIZE[::-1], 3), 30, np.uint8)
     x1, y1, x2, y2 = BOX
     image[y1:y2, x1:x2] = 255
@@ -55,17 +55,17 @@ BLUE, GREEN = (0, 0, 255), (0, 255, 0)
 
 def stored(folder, images, *, ids=None, detector=detect):
     """A run of images with one object each, stored under `ids`."""
-    (folder / "photos").mkdir(parents=True)
+    (folder / "images").mkdir(parents=True)
     ids = [f"p{n}" for n in range(len(images))] if ids is None else ids
     listed, annotations = [], []
     for n, (key, image) in enumerate(zip(ids, images, strict=True)):
-        PIL.Image.fromarray(image).save(folder / "photos" / f"{key}.png")
+        PIL.Image.fromarray(image).save(folder / "images" / f"{key}.png")
         listed.append({"id": key, "file_name": f"{key}.png", "width": SIZE[0], "height": SIZE[1]})
         x1, y1, x2, y2 = BOX
         annotations.append({"id": n, "image_id": key, "category_id": 1, "bbox": [x1, y1, x2 - x1, y2 - y1]})
     content = {"images": listed, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
     (folder / "truth.json").write_text(json.dumps(content))
-    return observe(f"coco:{folder / 'truth.json'}:{folder / 'photos'}", defense_of(detector), out=folder / "run")
+    return observe(f"coco:{folder / 'truth.json'}:{folder / 'images'}", defense_of(detector), out=folder / "run")
 
 
 def defense_of(detector):
@@ -78,12 +78,12 @@ def measure(clean, attacked):
 
 
 def clean_and(tmp_path, attacked, **options):
-    clean = stored(tmp_path / "clean", [photo() for _ in attacked])
+    clean = stored(tmp_path / "clean", [make_image() for _ in attacked])
     return clean, stored(tmp_path / "attacked", attacked, **options)
 
 
 def test_a_patch_takes_the_undefended_detectors_objects_and_not_the_certified_ones(tmp_path):
-    attacked = [photo((70, 5, 9, BLUE)), photo((75, 48, 9, BLUE))]
+    attacked = [make_image((70, 5, 9, BLUE)), make_image((75, 48, 9, BLUE))]
     found = measure(*clean_and(tmp_path, attacked))
     assert found.clean.undefended.ap50 == 100
     assert found.attacked.undefended.ap50 == 0
@@ -98,8 +98,8 @@ def test_a_patch_takes_the_undefended_detectors_objects_and_not_the_certified_on
 
 def test_a_lost_object_that_was_certified_is_counted(tmp_path):
     """The attacked run comes from images in which the whole object is gone, though only the patch may differ."""
-    clean, attacked = clean_and(tmp_path, [photo((70, 5, 9, BLUE))])
-    empty = stored(tmp_path / "empty", [np.full_like(photo(), 30)])
+    clean, attacked = clean_and(tmp_path, [make_image((70, 5, 9, BLUE))])
+    empty = stored(tmp_path / "empty", [np.full_like(make_image(), 30)])
     forged = replace(attacked, folder=empty.folder, files=empty.files, fingerprint=empty.fingerprint)
     found = measure(clean, forged)
     assert found.lost.lost["far"] == 1
@@ -107,7 +107,7 @@ def test_a_lost_object_that_was_certified_is_counted(tmp_path):
 
 
 def test_a_patch_beyond_the_threat_is_not_the_certificates(tmp_path):
-    attacked = [photo((50, 5, 30, BLUE))]  # 900 of 5,400 pixels
+    attacked = [make_image((50, 5, 30, BLUE))]  # 900 of 5,400 pixels
     found = measure(*clean_and(tmp_path, attacked))
     assert sum(found.lost.certified.values()) == 0
     assert found.outside_threat == 1
@@ -115,20 +115,20 @@ def test_a_patch_beyond_the_threat_is_not_the_certificates(tmp_path):
 
 
 def test_fabricated_boxes_are_new_and_match_nothing(tmp_path):
-    attacked = [photo((70, 5, 9, GREEN)), photo()]
+    attacked = [make_image((70, 5, 9, GREEN)), make_image()]
     found = measure(*clean_and(tmp_path, attacked))
     assert found.fabricated["undefended"].value == 0.5
     assert found.attacked.undefended.ap50 < 100
 
 
 def test_images_are_matched_by_id_or_file_name(tmp_path):
-    clean = stored(tmp_path / "clean", [photo(), photo((70, 5, 9, GREEN))], ids=["a", "b"])
-    attacked = stored(tmp_path / "attacked", [photo((70, 5, 9, BLUE))], ids=["b"])
+    clean = stored(tmp_path / "clean", [make_image(), make_image((70, 5, 9, GREEN))], ids=["a", "b"])
+    attacked = stored(tmp_path / "attacked", [make_image((70, 5, 9, BLUE))], ids=["b"])
     assert match_images(clean, attacked) == [(1, 0)]
-    folder = observe(tmp_path / "attacked" / "photos", defense_of(detect), out=tmp_path / "unlabeled")
+    folder = observe(tmp_path / "attacked" / "images", defense_of(detect), out=tmp_path / "unlabeled")
     assert match_images(clean, folder) == [(1, 0)]
     assert measure(clean, folder).attacked.undefended.ap50 == 0
-    other = stored(tmp_path / "other", [photo()], ids=["c"])
+    other = stored(tmp_path / "other", [make_image()], ids=["c"])
     with pytest.raises(ObjectSeekerError, match="has the image 'c'"):
         match_images(clean, other)
 
@@ -163,8 +163,8 @@ def allowed_at(x, y, wide, tall, box, patch, width, height):
 
 
 def test_equal_images_have_no_changed_rectangle():
-    assert changed_rectangle(photo(), photo()) is None
-    assert changed_rectangle(photo(), photo((70, 5, 9, BLUE))).tolist() == [70, 5, 79, 14]
+    assert changed_rectangle(make_image(), make_image()) is None
+    assert changed_rectangle(make_image(), make_image((70, 5, 9, BLUE))).tolist() == [70, 5, 79, 14]
     assert patch_explains(None, Patch(), np.array([BOX], float), *SIZE).all()
 
 
@@ -194,13 +194,13 @@ def detect(images):
 
 detect.names = ("bright",)  # type: ignore[attr-defined]
 """
-    stored(tmp_path, [photo(), photo()])
+    stored(tmp_path, [make_image(), make_image()])
     (tmp_path / "sight.py").write_text(source)
     PIL.Image.new("RGB", (8, 8), BLUE).save(tmp_path / "blue.png")
     detector = ["-d", "python:sight:detect", "--masks", "halves:8"]
-    command(tmp_path, "observe", "coco:truth.json:photos", *detector, "--out", "clean")
+    command(tmp_path, "observe", "coco:truth.json:images", *detector, "--out", "clean")
     place = ["--universal", "far", "--patch-area", "2%", "--patch-image", "blue.png", "--out", "attack"]
-    done = command(tmp_path, "attack", "coco:truth.json:photos", *place)
+    done = command(tmp_path, "attack", "coco:truth.json:images", *place)
     assert "2 patches in 2 images" in done.stdout
     command(tmp_path, "observe", "coco:attack/annotations.json:attack/images", *detector, "--out", "attacked")
     arguments = ["evaluate", "clean", "--attacked", "attacked", "--patch-area", "2%", "--out", "result"]
@@ -216,4 +216,4 @@ detect.names = ("bright",)  # type: ignore[attr-defined]
         (["--universal", "corner", "--max-objects", 2], "--max-objects 2"),
         (["--universal", "nowhere"], "corner, far, random, or on:CLASS"),
     ]:
-        assert message in command(tmp_path, "attack", "coco:truth.json:photos", *words, code=2).stderr
+        assert message in command(tmp_path, "attack", "coco:truth.json:images", *words, code=2).stderr

@@ -1,4 +1,4 @@
-"""AP by COCO's rules against pycocotools, AP by the paper's rules against a literal version, and cases by hand."""
+"""AP by COCO's rules against pycocotools, AP by the paper's rules against a literal version, and explicit cases."""
 
 import contextlib
 import io
@@ -152,7 +152,7 @@ def test_envelope_area_by_hand_and_against_a_literal_version():
 
 
 def test_one_image_by_hand():
-    """Two objects found at .9 and .5, a wrong box at .7: precision 1, then 1/2, then 2/3."""
+    """Two objects found at .9 and .5, a false positive at .7: precision 1, then 1/2, then 2/3."""
     truth = [(0, 0, 10, 10, 0), (20, 20, 30, 30, 0)]
     base = [(0, 0, 10, 10, 0.9, 0), (50, 50, 60, 60, 0.7, 0), (20, 20, 30, 30, 0.5, 0)]
     curve = undefended_curve(ImageSet.from_images([image(base, truth)], VOCABULARY))

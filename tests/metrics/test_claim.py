@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import photographs, run
+from command import run, write_dataset
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.claim import Claim
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(not SCRIPT.is_file(), reason="the scripts are no
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    folder = photographs(tmp_path_factory.mktemp("claims"), [(5 + 9 * n, 8, 24, 22) for n in range(5)])
+    folder = write_dataset(tmp_path_factory.mktemp("claims"), [(5 + 9 * n, 8, 24, 22) for n in range(5)])
     observe = ["-d", "python:mine:detect", "--masks", "halves:6"]
-    run(folder, "observe", "coco:truth.json:photos", *observe, "--out", "run")
+    run(folder, "observe", "coco:truth.json:images", *observe, "--out", "run")
     run(folder, "evaluate", "run", "--claim", "claims/mine.json")
     return folder
 

@@ -1,4 +1,4 @@
-"""Whoever draws boxes chooses how many there are: a few at a time, whatever is computed is the same to the bit."""
+"""An attacker who draws boxes chooses how many there are: a few at a time, every result is bit-identical."""
 
 import dataclasses
 

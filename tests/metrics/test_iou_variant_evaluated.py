@@ -118,10 +118,10 @@ def test_certify_lists_what_the_variant_certifies(tmp_path):
     from command import run as command
 
     (tmp_path / "mine.py").write_text(DETECTOR)
-    (tmp_path / "photos").mkdir()
-    picture = np.full((60, 90, 3), 30, np.uint8)
-    picture[20:40, 30:60] = 255
-    PIL.Image.fromarray(picture).save(tmp_path / "photos" / "1.png")
+    (tmp_path / "images").mkdir()
+    image = np.full((60, 90, 3), 30, np.uint8)
+    image[20:40, 30:60] = 255
+    PIL.Image.fromarray(image).save(tmp_path / "images" / "1.png")
     truth = {
         "images": [{"id": 1, "file_name": "1.png", "width": 90, "height": 60}],
         "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [30, 20, 30, 20], "iscrowd": 0}],
@@ -131,7 +131,7 @@ def test_certify_lists_what_the_variant_certifies(tmp_path):
     command(
         tmp_path,
         "observe",
-        "coco:truth.json:photos",
+        "coco:truth.json:images",
         "-d",
         "python:mine:detect",
         "--out",

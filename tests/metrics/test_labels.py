@@ -109,7 +109,7 @@ def hesitant(images):
     return found
 
 
-def picture(hidden_at=None):
+def make_image(hidden_at=None):
     pixels = np.zeros((SIZE, SIZE, 3), np.uint8)
     pixels[40:60, 40:60] = 255
     if hidden_at is not None:
@@ -120,34 +120,34 @@ def picture(hidden_at=None):
 
 def test_nothing_is_certified_that_the_deployed_detector_does_not_output():
     seeker = ObjectSeeker(hesitant, HESITANT, masks=Halves(9))
-    (observation,) = seeker.observe([picture()])
+    (observation,) = seeker.observe([make_image()])
     observed = dataclasses.replace(image([], [(*OBJECT, 0)], lines=9), observation=observation)
 
-    # In the dataset's labels the views add up, so everything far is certified ...
+    # In the dataset's labels the views combine, so everything far is certified ...
     one_name = Observation(
         SIZE, SIZE, observation.masks, observation.base, [TWO_NAMES.map_to_dataset(view) for view in observation.masked]
     )
     far = Patch(0.01, location="far")
     assert HESITANT.certify(one_name, observed.ground_truth, far).certified.all()
     # ... but the deployed detector outputs nothing there,
-    assert not len(seeker([picture(hidden_at=(15, 45))])[0])
+    assert not len(seeker([make_image(hidden_at=(15, 45))])[0])
     # so it must not be certified.
     found = evaluate_images([observed], TWO_NAMES, dataclasses.replace(EVIDENCE, rule=HESITANT, clean_recall=None))
     assert found.defended.certified_recall()["far"] == 0
     (row,) = next(certify_images([observed], TWO_NAMES, HESITANT, ThreatModel()))
     assert not row.certified["far"]
-    # Without regard to labels both names are one, in certification as in deployment.
+    # Class-agnostic, both names are one, in certification as in deployment.
     class_agnostic = dataclasses.replace(HESITANT, classwise=False)
     settings = dataclasses.replace(EVIDENCE, rule=class_agnostic, clean_recall=None)
     assert evaluate_images([observed], TWO_NAMES, settings).defended.certified_recall()["far"] == 100
-    (output,) = ObjectSeeker(hesitant, class_agnostic, masks=Halves(9))([picture(hidden_at=(15, 45))])
+    (output,) = ObjectSeeker(hesitant, class_agnostic, masks=Halves(9))([make_image(hidden_at=(15, 45))])
     assert ioa(np.array([OBJECT], dtype=float), output.xyxy).max() == 1
 
 
 def test_what_is_certified_is_output_wherever_the_patch_lies():
     sure = dataclasses.replace(HESITANT, mask_threshold=0.5)
     seeker = ObjectSeeker(hesitant, sure, masks=Halves(9))
-    (observation,) = seeker.observe([picture()])
+    (observation,) = seeker.observe([make_image()])
     observed = dataclasses.replace(image([], [(*OBJECT, 0)], lines=9), observation=observation)
     (row,) = next(certify_images([observed], TWO_NAMES, sure, ThreatModel()))
     assert row.certified["far"]
@@ -156,7 +156,7 @@ def test_what_is_certified_is_output_wherever_the_patch_lies():
     for x, y in rng.integers(0, 91, (40, 2)).tolist():
         gap = max(40 - (x + 10), x - 60), max(40 - (y + 10), y - 60)
         if max(gap) > 10:
-            (output,) = seeker([picture(hidden_at=(x, y))])
+            (output,) = seeker([make_image(hidden_at=(x, y))])
             assert len(output)
 
 

@@ -1,4 +1,4 @@
-"""Certificates object by object: of what is labeled, and without labels of what is output."""
+"""Certificates object by object: of annotations, and of output boxes where there are none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREAT = ThreatModel(area=0.03)
 
 
 def test_without_labels_every_output_is_certified_as_what_it_is():
-    """Whatever the dataset says of the images plays no part."""
+    """Annotations of the images are not used."""
     images = noisy(2, 4)
     seen = set()
     for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa_rule=PAPER.rule)):

@@ -1,4 +1,4 @@
-"""At most so many wrong boxes an image: the third way to choose an operating point, and images in several processes."""
+"""At most N false positives per image: the third way to choose an operating point, and images in several processes."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ from objectseeker.metrics.average_precision import Curve
 from objectseeker.metrics.image_set import split_images
 
 IMAGES = run(5, 5, generous=1.0, lines=3)
-MOST = 3.0  # wrong boxes an image: those images are full of them
+MOST = 3.0  # false positives per image: those images are full of them
 
 
 def at(settings, most):
@@ -32,7 +32,7 @@ def at(settings, most):
 
 
 def point_literally(wrong, most):
-    """The smallest base_threshold such that there and at every larger one there are at most so many."""
+    """The smallest base_threshold such that there and at every larger one there are at most N."""
     fine = [score for score in range(100) if all(one <= most for one in wrong[score:])]
     return BASE_THRESHOLDS[min(fine)] if fine else None
 
@@ -61,7 +61,7 @@ def test_the_point_is_where_boxes_counted_one_by_one_put_it(settings):
 
 
 def test_fewer_fppi_at_a_evidence_threshold_do_not_count_if_there_are_more_at_a_higher_one():
-    """The base box explains what masks see; without it, from .51 on, that is output and finds nothing."""
+    """The base box filters what masks see; without it, above .5, that is output and finds nothing."""
     seen = [[(10, 10, 30, 20, 0.9, 0)]] * 4
     hidden = image([(10, 10, 50, 50, 0.5, 0)], [(10, 10, 50, 50, 0)], seen)
     settings = changed(PAPER, alpha=0.1, beta=0.0, clean_recall=None)
@@ -72,7 +72,7 @@ def test_fewer_fppi_at_a_evidence_threshold_do_not_count_if_there_are_more_at_a_
 
 
 def test_no_point_lies_where_base_boxes_are_not_known():
-    """A run keeps them from a score on: how many are wrong below it, nobody can say."""
+    """A run keeps them at or above a floor: how many are wrong below it is unknown."""
     good = image([(10, 10, 50, 50, 0.5, 0)], [(10, 10, 50, 50, 0)])
     settings = at(changed(PAPER, clean_recall=None), 0.5)
     for floor, base_threshold in ((0.0, 0.0), (0.01, 0.01), (0.015, 0.02), (1.0, None)):
@@ -139,7 +139,7 @@ def test_a_search_at_so_many_fppi_keeps_them():
 
 
 def test_several_processes_give_the_same_to_the_last_bit():
-    """Where only the curve says where the point is, the images are gone through twice."""
+    """Where only the curve says where the point is, the images are read twice."""
     images, settings = noisy(4, 6), at(EVIDENCE, 0.5)
     seen = []
     alone = evaluate_images(images, VOCABULARY, settings)

@@ -25,7 +25,7 @@ def test_the_table_does_not_depend_on_how_many_images_are_looked_at_together(set
 
 
 class Passing(Sequence):
-    """Images that are made when asked for, and that count how many of them are alive."""
+    """Images that are made when requested, and that count how many of them are alive."""
 
     def __init__(self, make, count):
         self.make, self.count = make, count
@@ -88,7 +88,7 @@ def test_blocks_of_images_without_objects_are_counted_like_any_other(monkeypatch
     bare = [image([(0, 0, 9, 9, 0.95, 0)], [], [[(50, 50, 60, 60, 0.99, 1)]] * 4)] * 4
     found = evaluate_images([*bare, image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])], VOCABULARY, PAPER)
     assert (found.images, found.objects, found.defended.base_threshold) == (5, 1, 0.9)
-    assert found.undefended.ap50 == pytest.approx(20)  # four wrong boxes, and one right
+    assert found.undefended.ap50 == pytest.approx(20)  # four false positives, one true
     assert found.undefended.ap50_coco == pytest.approx(20)
     assert found.defended.alerts == 4
 

@@ -186,10 +186,10 @@ def test_images_without_objects_have_no_part_in_shares_of_objects():
     images = noisy(3, 8)
     empty = [image([], [], number=100 + n) for n in range(8)]
     settings = changed(PAPER, clean_recall=None)
-    alone, beside = (evaluate_images(some, VOCABULARY, settings).intervals for some in (images, images + empty))
+    alone, extended = (evaluate_images(some, VOCABULARY, settings).intervals for some in (images, images + empty))
     for name in ("certified_recall.far", "clean_recall", "joint_certified_recall"):
-        assert alone[f"defended.{name}"] == beside[f"defended.{name}"]
-    assert alone["defended.fppi"] != beside["defended.fppi"]
+        assert alone[f"defended.{name}"] == extended[f"defended.{name}"]
+    assert alone["defended.fppi"] != extended["defended.fppi"]
 
 
 def test_a_threat_of_two_patches_has_no_joint_certificate():

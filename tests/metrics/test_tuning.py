@@ -168,7 +168,7 @@ def test_a_defense_is_made_of_what_was_chosen(images, tuning):
     )
     defense = Defense(
         detector="builtin", rule=rule, threshold_schedule=follow
-    )  # refuses a rule that is not on its curve
+    )  # rejects a rule that is not on its curve
     part = [images[i] for i in split_images(IMAGES, 2, 1)[0]]
     deployed = evaluate_images(
         part, VOCABULARY, EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
@@ -200,7 +200,7 @@ def test_a_recall_that_is_bought_with_fppi_is_said_to_be():
     )
     modest = tune_images(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
     assert modest.best.fppi_warning is None
-    assert not any("false positives" in remark for remark in tuning_caveats(modest))
+    assert not any("false positives" in caveat for caveat in tuning_caveats(modest))
 
 
 def test_the_held_out_half_judges_the_rule_that_was_found():

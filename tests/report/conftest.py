@@ -26,7 +26,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser):
-    """Opens a report, and afterwards fails if the page had an error or asked for anything but files and data."""
+    """Opens a report, and afterwards fails if the page had an error or requested anything but files and data."""
     pages, faults = [], []
 
     def open_page(

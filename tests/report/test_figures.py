@@ -101,9 +101,9 @@ def test_every_figure_is_a_table_and_two_plots(written):
     assert {name: list(table(out, name)[0]) for name in FIGURES} == COLUMNS
     for name in FIGURES:
         assert ET.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
-        with PIL.Image.open(out / f"{name}.png") as picture:
-            assert picture.width >= 1000
-            assert np.ptp(np.asarray(picture.convert("L"))) > 200
+        with PIL.Image.open(out / f"{name}.png") as plot:
+            assert plot.width >= 1000
+            assert np.ptp(np.asarray(plot.convert("L"))) > 200
 
 
 def test_tables_are_the_rows_of_the_sweeps(written, scene):
@@ -265,7 +265,7 @@ def test_a_place_for_a_panel_that_nobody_fills_has_no_axes():
     panel = plots.Panel(x_label="x", y_label="y", series=[line])
     figure = plots._draw(plots.Plot("three", [panel] * 3, "note"))
     assert [axes.axison for axes in figure.axes] == [True, True, True, False]
-    assert figure.axes[0].lines[0].get_marker() == "o"  # one point is no line
+    assert figure.axes[0].lines[0].get_marker() == "o"  # one point is not a line
 
 
 def test_only_some_figures(scene, tmp_path):
@@ -318,7 +318,7 @@ def test_a_recall_that_is_not_reached_leaves_gaps(tmp_path):
     assert {row["precision"] for row in table(tmp_path, "precision-recall")} == {""}
     assert {row["certified_far"] for name in names[1:] for row in table(tmp_path, name)} == {""}
     assert all((tmp_path / f"{name}.png").exists() for name in names)
-    # Not reached is what the picture says instead of empty axes, and what is noted.
+    # Not reached is what the image says instead of empty axes, and what is noted.
     assert len(notes) == 3
     assert notes[0] == "nothing to draw in precision-recall: there are no boxes"
     assert notes[1].startswith(

@@ -18,8 +18,8 @@ import evaluation_cases
 import numpy as np
 import PIL.Image
 import pytest
-from command import photographs
 from command import run as run_cli
+from command import write_dataset
 from report_cases import (
     BASE_THRESHOLD,
     EVIDENCE,
@@ -33,7 +33,7 @@ from report_cases import (
     data_of,
     details_of,
     hesitating,
-    photographed,
+    observed_images,
     run_of,
     settings_of,
     write_images,
@@ -158,7 +158,7 @@ def test_the_page_names_the_defense_in_full(tmp_path):
         detector="python:mine:see", rule=rule, threshold_schedule=follow, masks=Halves(6), fill=90, batch_size=4
     ).with_fingerprint("python sha256:77")
     settings = EvaluationSettings(rule=rule, threshold_schedule=follow, threat=ThreatModel(bound="paper"))
-    images = photographed(tmp_path, 3)
+    images = observed_images(tmp_path, 3)
     found = data_of(written(tmp_path, images, settings, defense=defense))["settings"]
     assert found["defense"] == f"sha256:{defense.sha256}"
     assert "on the curve of" not in found
@@ -189,7 +189,7 @@ def test_the_page_names_the_defense_in_full(tmp_path):
 
 
 def test_a_defense_that_is_not_what_is_shown_is_refused(tmp_path):
-    images = photographed(tmp_path, 2)
+    images = observed_images(tmp_path, 2)
     defense = Defense(detector="python:mine:see", rule=PAPER.rule, masks=Halves(6))
     with pytest.raises(ObjectSeekerError, match="the settings have the rule Rule"):
         written(tmp_path, images, EVIDENCE, defense=defense)
@@ -248,7 +248,7 @@ def test_what_is_found_is_what_clean_recall_counts(tmp_path):
 
 
 def test_it_opens_with_an_image_that_shows_most(tmp_path):
-    """One object certified over, one only away from it, one not at all; a missing photograph is passed over."""
+    """One object certified over, one only away from it, one not at all; a missing image is passed over."""
     over, away, never = (10, 10, 40, 40), (60, 10, 90, 40), (10, 60, 40, 90)
     masked = [[(*over, 0.9, 0), *([(*away, 0.9, 0)] if mask < 9 else [])] for mask in range(36)]
     dull = evaluation_cases.image([], [(*over, 0)], [[(*over, 0.9, 0)]] * 36, lines=9)
@@ -264,7 +264,7 @@ def test_it_opens_with_an_image_that_shows_most(tmp_path):
 
 
 def test_a_baseline_must_be_about_the_same_objects(tmp_path):
-    images = photographed(tmp_path, 3)
+    images = observed_images(tmp_path, 3)
     moved = replace(
         images[0],
         ground_truth=Detections(
@@ -290,28 +290,28 @@ def columns_in(page: str) -> dict[str, str]:
     return dict(re.findall(r'<script type="text/plain" id="column-(\w+)">(.*?)</script>', page))
 
 
-def test_photographs_are_recompressed_and_builtin(tmp_path):
-    page = written(tmp_path, photographed(tmp_path, 3))
+def test_images_are_recompressed_and_builtin(tmp_path):
+    page = written(tmp_path, observed_images(tmp_path, 3))
     for kind in ("thumbnail", "view"):
         found = re.findall(rf'<script type="text/plain" id="{kind}-(\d+)">(.*?)</script>', page)
         assert found[0][0] == str(data_of(page)["cover"])  # which comes before the script
         assert sorted(number for number, _ in found) == ["0", "1", "2"]
-        picture = PIL.Image.open(io.BytesIO(b64decode(dict(found)["1"])))
-        assert picture.format == "JPEG"
-        assert picture.size == (100, 100)
-        original = np.asarray(PIL.Image.open(tmp_path / "photo 1.png"), dtype=int)
-        assert np.abs(np.asarray(picture, dtype=int) - original).mean() < 20
+        embedded = PIL.Image.open(io.BytesIO(b64decode(dict(found)["1"])))
+        assert embedded.format == "JPEG"
+        assert embedded.size == (100, 100)
+        original = np.asarray(PIL.Image.open(tmp_path / "image 1.png"), dtype=int)
+        assert np.abs(np.asarray(embedded, dtype=int) - original).mean() < 20
 
 
-def test_photographs_beside_the_file(tmp_path):
-    page = written(tmp_path, photographed(tmp_path, 3), embed_images=False)
+def test_images_beside_the_file(tmp_path):
+    page = written(tmp_path, observed_images(tmp_path, 3), embed_images=False)
     assert "thumbnail-0" not in page
     assert data_of(page)["image_folder"] == "report-images"
     names = {file.name for file in (tmp_path / "report-images").iterdir()}
     assert names == {f"{kind}-{number}.jpg" for kind in ("thumbnail", "view") for number in range(3)}
 
 
-def test_a_large_photograph_is_made_smaller(tmp_path):
+def test_a_large_image_is_made_smaller(tmp_path):
     PIL.Image.new("RGB", (2000, 1000), "teal").save(tmp_path / "large.png")
     one = evaluation_cases.image([(1, 1, 30, 30, 0.9, 0)], [(1, 1, 30, 30, 0)])
     seen = Observation(2000, 1000, Halves(1).masks(2000, 1000), one.observation.base, [Detections.empty()] * 4)
@@ -320,13 +320,13 @@ def test_a_large_photograph_is_made_smaller(tmp_path):
     assert PIL.Image.open(io.BytesIO(b64decode(content))).size == (640, 320)
 
 
-def test_a_missing_photograph_and_one_of_another_size_are_named(tmp_path):
-    images = photographed(tmp_path, 4)
+def test_a_missing_image_and_one_of_another_size_are_named(tmp_path):
+    images = observed_images(tmp_path, 4)
     images[1].path.unlink()
     PIL.Image.new("RGB", (50, 50)).save(images[2].path)
     missing = write_images(tmp_path / "report.html", images, VOCABULARY, PAPER).missing_images
     assert len(missing) == 2
-    assert "photo 1.png" in missing[0]
+    assert "image 1.png" in missing[0]
     assert "50x50" in missing[1]
     page = (tmp_path / "report.html").read_text()
     assert data_of(page)["image_missing"] == [1, 2]
@@ -364,8 +364,8 @@ class Scripts(HTMLParser):
 
 
 def test_no_name_breaks_out_of_the_page(tmp_path):
-    images = [replace(image, id=HOSTILE) for image in photographed(tmp_path, 2)]
-    plain = Scripts(written(tmp_path, photographed(tmp_path, 2)))
+    images = [replace(image, id=HOSTILE) for image in observed_images(tmp_path, 2)]
+    plain = Scripts(written(tmp_path, observed_images(tmp_path, 2)))
     page = written(
         tmp_path,
         images,
@@ -388,10 +388,10 @@ def test_no_name_breaks_out_of_the_page(tmp_path):
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("coco:/home/alice/data/val.json:/home/alice/photos", "coco:val.json:photos"),
-        ("coco:data/val.json:data/photos", "coco:data/val.json:data/photos"),
-        ("coco:a.json:ftp://bob:p@ss@host/photos", "coco:a.json:ftp://host/photos"),
-        ("ftp://bob:p/w@host/deep/photos", "ftp://host/.../photos"),
+        ("coco:/home/alice/data/val.json:/home/alice/images", "coco:val.json:images"),
+        ("coco:data/val.json:data/images", "coco:data/val.json:data/images"),
+        ("coco:a.json:ftp://bob:p@ss@host/images", "coco:a.json:ftp://host/images"),
+        ("ftp://bob:p/w@host/deep/images", "ftp://host/.../images"),
         ("https://bob@host:8080/deep/x.jpg?key=s3cret#top", "https://host/.../x.jpg"),
         ("list:s3://bucket/a/b/list.txt?X-Amz-Signature=s3cret", "list:s3://bucket/.../list.txt"),
         ("zip://b.png::file:///home/alice/c.zip", "zip://b.png::file:c.zip"),
@@ -411,10 +411,10 @@ def test_a_place_is_told_by_its_last_name(text, wanted):
 
 
 def test_the_file_can_be_passed_on(tmp_path):
-    """No folder, user, password or key, whatever ids, paths, dataset, detector and photographs hold."""
+    """No folder, user, password or key, whatever ids, paths, dataset, detector and images hold."""
     where = tmp_path / "alice"
     where.mkdir()
-    images = photographed(where, 4)
+    images = observed_images(where, 4)
     exif = PIL.Image.Exif()
     exif[0x013B] = "alice"
     PIL.Image.open(images[3].path).save(where / "3.jpg", exif=exif)
@@ -428,20 +428,20 @@ def test_the_file_can_be_passed_on(tmp_path):
     )
     page = written(tmp_path, images, defense=defense)
     found = data_of(page)
-    assert found["image_ids"] == ["photo 0.png", "ftp://host/.../1.jpg", "s3://bucket/2.jpg", "3.jpg"]
-    assert found["image_files"] == ["photo 0.png", "1.jpg", "2.jpg", "3.jpg"]
+    assert found["image_ids"] == ["image 0.png", "ftp://host/.../1.jpg", "s3://bucket/2.jpg", "3.jpg"]
+    assert found["image_files"] == ["image 0.png", "1.jpg", "2.jpg", "3.jpg"]
     assert found["settings"]["detector"] == "onnx:m.onnx"
-    pictures = [b64decode(content) for content in re.findall(r'id="(?:view|thumbnail)-\d">(.*?)</script>', page)]
+    embedded_images = [b64decode(content) for content in re.findall(r'id="(?:view|thumbnail)-\d">(.*?)</script>', page)]
     for secret in ("alice", "s3cret", str(tmp_path), "gone"):
         assert secret not in page
-        assert not any(secret.encode() in picture for picture in pictures)
-    assert len(pictures) == 4
+        assert not any(secret.encode() in embedded for embedded in embedded_images)
+    assert len(embedded_images) == 4
 
 
 @pytest.mark.parametrize("embed_images", [True, False])
 def test_a_full_disk_is_a_sentence_that_names_the_file(tmp_path, embed_images):
-    """The system refuses to make any file larger than a limit; what a full disk does, but only to this process."""
-    images = photographed(tmp_path, 2)
+    """The system fails to make any file larger than a limit; what a full disk does, but only to this process."""
+    images = observed_images(tmp_path, 2)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
     try:
@@ -475,13 +475,13 @@ def test_the_settings_given_are_stops_of_the_sliders(tmp_path):
 def test_a_run_without_annotations_is_one_sentence(tmp_path):
     images = [
         replace(image, ground_truth=Detections.empty(), ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))
-        for image in photographed(tmp_path, 3)
+        for image in observed_images(tmp_path, 3)
     ]
     with pytest.raises(ObjectSeekerError, match="none of the 3 images has an object that counts"):
         written(tmp_path, images)
 
 
-# --- without labels ---------------------------------------------------------------------------------------------------
+# --- unlabeled images ------------------------------------------------------------------------------------------------
 
 
 def test_without_labels_the_objects_are_what_is_output(tmp_path):
@@ -521,7 +521,7 @@ def test_without_labels_another_operating_point_has_other_objects(tmp_path):
 )
 def test_what_cannot_be_shown_without_labels_is_one_sentence(tmp_path, settings, message):
     with pytest.raises(ObjectSeekerError, match=message):
-        replace(run_of("unlabeled"), images=photographed(tmp_path, 2), settings=settings).report(tmp_path / "r.html")
+        replace(run_of("unlabeled"), images=observed_images(tmp_path, 2), settings=settings).report(tmp_path / "r.html")
 
 
 def test_a_detector_without_names_is_shown_by_its_labels(tmp_path):
@@ -542,7 +542,7 @@ def test_a_few_objects_at_a_time_give_the_same_page(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "most"), [("MAX_MULTI_VIEW_BOXES", 40), ("MAX_MULTI_VIEW_BYTES", 6_000)])
 def test_of_too_many_views_only_those_that_decide_single_view_are_kept(tmp_path, monkeypatch, name, most):
-    """Whoever draws many weak boxes makes a page show less of the object, and nothing of others."""
+    """An attacker who draws many weak boxes makes a page show less of the object, and nothing of others."""
     run = Run(awkward(count=8), EVIDENCE)
     whole = columns_of(run.report(tmp_path / "report.html").read_text())
     monkeypatch.setattr(report_certificates, name, most)
@@ -575,7 +575,7 @@ def test_of_too_many_views_only_those_that_decide_single_view_are_kept(tmp_path,
     ],
 )
 def test_what_cannot_be_reported_is_one_sentence(tmp_path, options, message):
-    images = [evaluation_cases.image([], [(5, 5, 30, 30, 0)]), *photographed(tmp_path, 2)]
+    images = [evaluation_cases.image([], [(5, 5, 30, 30, 0)]), *observed_images(tmp_path, 2)]
     with pytest.raises(ObjectSeekerError, match=message):
         written(tmp_path, images, **options)
     assert not (tmp_path / "report.html").exists()
@@ -583,7 +583,7 @@ def test_what_cannot_be_reported_is_one_sentence(tmp_path, options, message):
 
 def test_progress_counts_every_image(tmp_path):
     seen = []
-    written(tmp_path, photographed(tmp_path, 3), on_progress=lambda done, total: seen.append((done, total)))
+    written(tmp_path, observed_images(tmp_path, 3), on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -600,8 +600,8 @@ def test_report_on_the_command_line(tmp_path):
     detector = "from objectseeker import Detections\n"
     detector += "def see(images):\n    return [Detections([[5, 5, 60, 60]], [0.9], [0]) for _ in images]\n"
     (tmp_path / "mine.py").write_text(detector + "see.names = ('thing',)\n")
-    (tmp_path / "photos").mkdir()
-    PIL.Image.new("RGB", (90, 70), "olive").save(tmp_path / "photos" / "a.png")
+    (tmp_path / "images").mkdir()
+    PIL.Image.new("RGB", (90, 70), "olive").save(tmp_path / "images" / "a.png")
     truth = {
         "images": [{"id": 7, "file_name": "a.png", "width": 90, "height": 70}],
         "annotations": [{"id": 1, "image_id": 7, "category_id": 1, "bbox": [5, 5, 55, 55], "iscrowd": 0}],
@@ -609,7 +609,7 @@ def test_report_on_the_command_line(tmp_path):
     }
     (tmp_path / "truth.json").write_text(json.dumps(truth))
     run_cli(
-        tmp_path, "observe", "coco:truth.json:photos", "-d", "python:mine:see", "--out", "run", "--masks", "halves:3"
+        tmp_path, "observe", "coco:truth.json:images", "-d", "python:mine:see", "--out", "run", "--masks", "halves:3"
     )
     answer = json.loads(
         run_cli(
@@ -619,12 +619,12 @@ def test_report_on_the_command_line(tmp_path):
     assert answer == {"out": "report.html", "images": 1, "object_source": "annotation", "missing_images": []}
     found = data_of((tmp_path / "report.html").read_text())
     assert found["title"] == "objectseeker report: run"
-    assert found["provenance"]["dataset"] == "coco:truth.json:photos"
+    assert found["provenance"]["dataset"] == "coco:truth.json:images"
     assert "numpy" in found["provenance"]["software"]
     assert found["settings"]["masks"] == "halves:3"
     assert found["settings"]["detector"] == "python:mine:see"
     assert found["settings"]["mask_threshold"] == "0.5"
-    (tmp_path / "photos" / "a.png").unlink()
+    (tmp_path / "images" / "a.png").unlink()
     done = run_cli(
         tmp_path,
         "report",
@@ -641,10 +641,10 @@ def test_report_on_the_command_line(tmp_path):
     )
     assert "a.png" in done.stderr
     assert "Report: o/r.html" in done.stdout
-    # Slices, another defense of the same run beside it, and an operating point.
+    # Slices, another defense of the same run next to it, and an operating point.
     (tmp_path / "tags.csv").write_text("image,weather\n7,rain\n")
     Defense(detector="python:mine:see", rule=Rule(mask_threshold=0.95), masks=Halves(3)).save(tmp_path / "strict.json")
-    beside = [
+    compared = [
         "--baseline",
         "run",
         "--baseline-defense",
@@ -664,7 +664,7 @@ def test_report_on_the_command_line(tmp_path):
         "alpha=0.5",
         "--set",
         "beta=0",
-        *beside,
+        *compared,
         "--out",
         "both.html",
     )
@@ -678,9 +678,9 @@ def test_report_on_the_command_line(tmp_path):
 
 
 def test_data_without_labels_on_the_command_line(tmp_path):
-    """A plain folder: certify and report speak of the boxes that are output, and say so."""
-    photographs(tmp_path, [(20, 15, 40, 30)])
-    run_cli(tmp_path, "observe", tmp_path / "photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:3")
+    """A plain folder: certificates and report cover the boxes that are output, and state that."""
+    write_dataset(tmp_path, [(20, 15, 40, 30)])
+    run_cli(tmp_path, "observe", tmp_path / "images", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:3")
     done = run_cli(
         tmp_path,
         "evaluate",
@@ -702,5 +702,5 @@ def test_data_without_labels_on_the_command_line(tmp_path):
     assert answer["object_source"] == "output"
     page = (tmp_path / "report.html").read_text()
     assert data_of(page)["objects"] == 1
-    assert data_of(page)["provenance"]["dataset"] == "photos"
+    assert data_of(page)["provenance"]["dataset"] == "images"
     assert str(tmp_path) not in page

@@ -22,8 +22,8 @@ from report_cases import (
     VOCABULARY,
     Run,
     awkward,
+    observed_images,
     output_on,
-    photographed,
     run_of,
     write_images,
 )
@@ -47,10 +47,10 @@ COUNT = 60  # more images than the page makes cards for at once
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory):
-    """A run of photographs under the paper's rule: the file, and the images it shows."""
-    folder = tmp_path_factory.mktemp("photographs")
-    images = photographed(folder, COUNT)
+def paper_report(tmp_path_factory):
+    """A run of images under the paper's rule: the file, and the images it shows."""
+    folder = tmp_path_factory.mktemp("images")
+    images = observed_images(folder, COUNT)
     images[2].path.unlink()
     write_images(folder / "report.html", images, VOCABULARY, PAPER)
     return folder / "report.html", images
@@ -129,9 +129,9 @@ def test_every_verdict_is_pythons(opened, certificates, threshold):
         assert 0 < wanted.sum() < wanted.size
     if threshold == 0:
         check_what_remains(page, run)
-        # A clear box lies apart from what its mask removes: no square is harmless both left and right of it.
+        # A clear box lies apart from what its mask removes: no square is safe both left and right of it.
         assert theirs[2].any() != isinstance(run.rule, IouRule)
-        # Under the evidence rule enough is certified by views together that none certifies alone.
+        # Under the evidence rule enough is certified by combined views that none certifies alone.
         assert (together(run, theirs[0]) > 50) == (getattr(run.rule, "evidence_threshold", None) is not None)
 
 
@@ -239,7 +239,7 @@ def fabrication_verdicts(page, threshold: float):
 
 @pytest.mark.parametrize("threshold", [0.0, 0.95])
 def test_every_fabrication_verdict_is_pythons(opened, certificates, threshold):
-    """Over GRID, with T at both ends of its slider: T plays no part in whether a patch can have made a box."""
+    """Over GRID, with T at both ends of its slider: T does not decide whether a patch can have made a box."""
     file, run = certificates
     patches = [Patch(*threat) for threat in GRID]
     outputs = [run.rule.prune(image.observation) for image in run.images]
@@ -354,7 +354,7 @@ def test_a_box_too_weak_to_count_still_links_its_neighbors(opened, tmp_path):
     weak = 0.1 + 0.8 * 2 ** (-41 / 60)
     strong = 0.1 + 0.8 * 0.6 ** (1 / 60)
     whole, left, right = (20, 20, 80, 80), (20, 20, 62, 80), (38, 20, 80, 80)
-    # Two boxes that are no neighbors, each under half of the masks, and one that is a neighbor of both under all.
+    # Two boxes that are not neighbors, each under half of the masks, and one that is a neighbor of both under all.
     masked = [[(*(left, right)[mask % 2], strong, 0), (*whole, weak, 0)] for mask in range(36)]
     image = evaluation_cases.image([(*whole, 0.9, 0)], [(*whole, 0)], masked, lines=9)
     evidence = settings.rule.evidence(np.array([weak, strong]))
@@ -400,8 +400,8 @@ def slide(page, name: str, stops: str, value: float) -> None:
     page.locator(DONE).wait_for()
 
 
-def test_it_opens_with_the_overview(opened, photographs):
-    file, images = photographs
+def test_it_opens_with_the_overview(opened, paper_report):
+    file, images = paper_report
     page = opened(file)
     assert page.locator("#part-overview").is_visible()
     assert page.locator("#cards .value").all_inner_texts()[3] == f"{COUNT} images"
@@ -413,9 +413,9 @@ def test_it_opens_with_the_overview(opened, photographs):
     assert "mask_threshold" in page.locator("#settings").inner_text()
 
 
-def test_figures_are_rounded_as_evaluate_rounds_them(opened, photographs):
+def test_figures_are_rounded_as_evaluate_rounds_them(opened, paper_report):
     """53 of 80 is 66.25 %: halfway, where Python takes the even digit."""
-    page = opened(photographs[0])
+    page = opened(paper_report[0])
     values = [100 * (count / objects) for objects in range(1, 130) for count in range(objects + 1)]
     for digits in (1, 2):
         found = page.evaluate("([values, n]) => values.map((v) => objectseeker.percent(v, n))", [values, digits])
@@ -423,8 +423,8 @@ def test_figures_are_rounded_as_evaluate_rounds_them(opened, photographs):
     assert page.evaluate("objectseeker.percent(66.25)") == percent(66.25) == "66.2"
 
 
-def test_sliders_recompute_the_certificates(opened, photographs):
-    file, images = photographs
+def test_sliders_recompute_the_certificates(opened, paper_report):
+    file, images = paper_report
     page = opened(file)
     before = shown(page, "over")
     slide(page, "area", "areas", 0.25)
@@ -441,8 +441,8 @@ def test_sliders_recompute_the_certificates(opened, photographs):
     assert shown(page, "over") == before
 
 
-def test_the_curve_holds_pythons_numbers_and_chooses_a_size(opened, photographs):
-    file, images = photographs
+def test_the_curve_holds_pythons_numbers_and_chooses_a_size(opened, paper_report):
+    file, images = paper_report
     page = opened(file)
     page.locator("#chart-state:empty").wait_for(state="attached")
     page.locator("details.plain summary").click()
@@ -456,8 +456,8 @@ def test_the_curve_holds_pythons_numbers_and_chooses_a_size(opened, photographs)
     assert shown(page, "over") == recall(images, "over", area=1.0)
 
 
-def test_filters_find_the_images(opened, photographs):
-    file, images = photographs
+def test_filters_find_the_images(opened, paper_report):
+    file, images = paper_report
     page = opened(file, "#images")
     assert page.locator("#gallery-count").inner_text() == f"{COUNT} objects in {COUNT} images"
     dogs = sum(int((image.ground_truth.label == 1).sum()) for image in images)
@@ -487,19 +487,19 @@ def test_filters_find_the_images(opened, photographs):
     assert page.locator("#gallery-count").inner_text() == f"0 objects in 0 images of {COUNT}"
 
 
-def test_cards_and_thumbnails_are_made_as_they_are_needed(opened, photographs):
-    page = opened(photographs[0], "#images", height=400)
+def test_cards_and_thumbnails_are_made_as_they_are_needed(opened, paper_report):
+    page = opened(paper_report[0], "#images", height=400)
     assert 0 < page.locator(".thumbnail").count() < COUNT
-    with_photo = page.locator(".thumbnail image[href^='data:image/jpeg']")
-    with_photo.first.wait_for(state="attached")
-    assert with_photo.count() < COUNT
+    with_image = page.locator(".thumbnail image[href^='data:image/jpeg']")
+    with_image.first.wait_for(state="attached")
+    assert with_image.count() < COUNT
     page.locator("footer").scroll_into_view_if_needed()
     page.locator(".thumbnail").nth(COUNT - 1).wait_for()
     assert "image missing" in page.locator(".thumbnail").nth(2).inner_text()
 
 
-def test_a_tall_screen_gets_all_the_cards_it_can_show(opened, photographs):
-    page = opened(photographs[0], "#images", width=1000, height=6000)
+def test_a_tall_screen_gets_all_the_cards_it_can_show(opened, paper_report):
+    page = opened(paper_report[0], "#images", width=1000, height=6000)
     page.locator(".thumbnail").nth(COUNT - 1).wait_for()
     page.locator("#filter-class").select_option("dog")
     page.get_by_role("button", name="Show all").click()
@@ -511,7 +511,7 @@ def position(page) -> list[int]:
 
 
 def drag_to(page, x: float, y: float) -> None:
-    """Drag the patch so that its top-left corner comes to lie at (x, y), in two moves."""
+    """Drag the patch so that its top-left corner is at (x, y), in two moves."""
     scale = page.locator("#image-view").evaluate("svg => svg.getScreenCTM().a")
     box = page.locator("#patch rect").bounding_box()
     from_x, from_y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -694,14 +694,14 @@ def test_words_follow_the_rule(opened, tmp_path):
             "Certification threshold T (IoU)",
         ),
     ):
-        write_images(tmp_path / "report.html", photographed(tmp_path, 1), VOCABULARY, settings)
+        write_images(tmp_path / "report.html", observed_images(tmp_path, 1), VOCABULARY, settings)
         page = opened(tmp_path / "report.html", "#meaning")
         assert words in " ".join(page.locator("#part-meaning").inner_text().split())
         assert page.locator("label:has(#threshold)").inner_text().startswith(label)
 
 
-def test_the_hatched_positions_are_the_vulnerable_rectangle(opened, photographs):
-    file, images = photographs
+def test_the_hatched_positions_are_the_vulnerable_rectangle(opened, paper_report):
+    file, images = paper_report
     page = opened(file, "#image/5")
     image = images[5]
     page.locator("input[value=anywhere]").check()
@@ -716,8 +716,8 @@ def test_the_hatched_positions_are_the_vulnerable_rectangle(opened, photographs)
     assert [width, height] == [last[0] - first[0] + 1, last[1] - first[1] + 1]
 
 
-def test_the_keyboard_is_enough(opened, photographs):
-    page = opened(photographs[0], "#images")
+def test_the_keyboard_is_enough(opened, paper_report):
+    page = opened(paper_report[0], "#images")
     card = page.locator(".thumbnail").nth(4)
     card.focus()
     page.keyboard.press("Enter")
@@ -737,8 +737,8 @@ def test_the_keyboard_is_enough(opened, photographs):
     page.locator("#part-images").wait_for()
 
 
-def test_previous_and_next_stay_within_the_filter(opened, photographs):
-    file, images = photographs
+def test_previous_and_next_stay_within_the_filter(opened, paper_report):
+    file, images = paper_report
     page = opened(file, "#images")
     page.locator("#filter-class").select_option("dog")
     dogs = [image.id for image in images if image.ground_truth.label[0] == 1]
@@ -750,18 +750,18 @@ def test_previous_and_next_stay_within_the_filter(opened, photographs):
     api.expect(page.locator("#image-title")).to_have_text(re.compile("^" + dogs[1]))
 
 
-def test_a_missing_photograph_is_said(opened, photographs):
-    page = opened(photographs[0], "#image/2")
+def test_a_missing_image_is_said(opened, paper_report):
+    page = opened(paper_report[0], "#image/2")
     assert "could not be read" in page.locator("#no-image").inner_text()
     assert page.locator("#pixels").get_attribute("href") is None
     assert page.locator("#layer-objects .box").count() == 1
-    page.goto(photographs[0].as_uri() + "#image/3")
+    page.goto(paper_report[0].as_uri() + "#image/3")
     assert page.locator("#pixels").get_attribute("href").startswith("data:image/jpeg")
     assert page.locator("#no-image").is_hidden()
 
 
-def test_layers_can_be_switched(opened, photographs):
-    page = opened(photographs[0], "#image/0")
+def test_layers_can_be_switched(opened, paper_report):
+    page = opened(paper_report[0], "#image/0")
     assert page.locator("#layer-base rect").count() == 0
     page.get_by_label("base boxes (undefended detector)").check()
     assert page.locator("#layer-base rect").count() == 1
@@ -769,8 +769,8 @@ def test_layers_can_be_switched(opened, photographs):
     assert page.locator("#layer-objects rect").count() == 0
 
 
-def test_photographs_beside_the_file_are_found(opened, tmp_path):
-    write_images(tmp_path / "a b.html", photographed(tmp_path, 2), VOCABULARY, PAPER, embed_images=False)
+def test_images_beside_the_file_are_found(opened, tmp_path):
+    write_images(tmp_path / "a b.html", observed_images(tmp_path, 2), VOCABULARY, PAPER, embed_images=False)
     page = opened(tmp_path / "a b.html")
     other = 1 - page.evaluate("objectseeker.data.cover")
     with page.expect_response(lambda response: f"view-{other}.jpg" in response.url) as answer:
@@ -779,16 +779,16 @@ def test_photographs_beside_the_file_are_found(opened, tmp_path):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_wider_than_the_screen(opened, photographs, width):
-    page = opened(photographs[0], width=width, height=800)
+def test_nothing_is_wider_than_the_screen(opened, paper_report, width):
+    page = opened(paper_report[0], width=width, height=800)
     for part in ("overview", "images", "image/3", "meaning"):
-        page.goto(photographs[0].as_uri() + f"#{part}")
+        page.goto(paper_report[0].as_uri() + f"#{part}")
         page.locator(f"#part-{part.split('/')[0]}").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, part
 
 
-def test_light_and_dark(opened, photographs):
-    page = opened(photographs[0], color_scheme="dark")
+def test_light_and_dark(opened, paper_report):
+    page = opened(paper_report[0], color_scheme="dark")
     paper = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(paper)
     page.get_by_role("button", name="Light").click()
@@ -802,7 +802,7 @@ def test_names_stay_text(opened, tmp_path):
     """Markup, quotes, brackets, control codes and characters that turn the direction of writing, wherever names go."""
     hostile = "</script><img src=x onerror='window.hacked=1'>\"& [/foo] \u202egpj.exe\u2066\x1b[31m\n\udcff שלום"
     shown = "</script><img src=x onerror='window.hacked=1'>\"& [/foo] \\u202egpj.exe\\u2066\\x1b[31m\\n\\udcff שלום"
-    images = [replace(image, id=hostile, path=Path(hostile)) for image in photographed(tmp_path, 3)]
+    images = [replace(image, id=hostile, path=Path(hostile)) for image in observed_images(tmp_path, 3)]
     out = tmp_path / "report.html"
     vocabulary = LabelMap((hostile, "dog", hostile), (hostile, "dog"), np.array([0, 1, 0]))
     told = {"caveats": [hostile], "provenance": {hostile: hostile}}
@@ -829,11 +829,11 @@ def test_names_stay_text(opened, tmp_path):
     assert page.locator("img").count() == 0
 
 
-# --- without labels ------------------------------------------------------------------------------------------------
+# --- unlabeled images ------------------------------------------------------------------------------------------------
 
 
 def test_without_labels_nothing_is_called_recall(opened, tmp_path):
-    images = [output_on(image, PAPER.rule) for image in photographed(tmp_path, 3)]
+    images = [output_on(image, PAPER.rule) for image in observed_images(tmp_path, 3)]
     run = Run(images, PAPER, is_labeled=False)
     page = opened(run.report(tmp_path / "report.html"))
     boxes = sum(len(image.ground_truth) for image in images)

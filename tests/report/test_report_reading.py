@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import PIL.Image
 import pytest
-from report_cases import DONE, PAPER, VOCABULARY, photographed, settings_of, write_images
+from report_cases import DONE, PAPER, VOCABULARY, observed_images, settings_of, write_images
 
 from objectseeker import Detections, Observation, Patch
 from objectseeker.core.threats import PATCH_LOCATIONS
@@ -30,7 +30,7 @@ TAGS = ImageTags({"weather": tuple("rain" if i % 8 else "=sun" for i in range(CO
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     """Every fifth image has no base box: only masking finds its object; in every seventh nothing does."""
-    seen = photographed(tmp_path_factory.mktemp("photos"), COUNT)
+    seen = observed_images(tmp_path_factory.mktemp("images"), COUNT)
     for number, image in enumerate(seen):
         if number % 5 == 0 or number % 7 == 0:
             old = image.observation
@@ -42,7 +42,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(images, tmp_path_factory):
-    """Under the paper's rule, with slices, beside a stricter rule on the same images."""
+    """Under the paper's rule, with slices, compared with a stricter rule on the same images."""
     file = tmp_path_factory.mktemp("report") / "report.html"
     write_images(
         file, images, VOCABULARY, PAPER, tags=TAGS, baseline=ReportSource("the old one", images, VOCABULARY, STRICT)
@@ -74,7 +74,7 @@ def swipe(page, start: tuple[float, float], by: tuple[float, float], moves: int 
     device.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
-def test_the_first_screen_says_it_in_words_and_shows_a_photograph(opened, images, report):
+def test_the_first_screen_says_it_in_words_and_shows_a_image(opened, images, report):
     page = opened(report)
     held = int(certified(images, PAPER, "anywhere").sum())
     title = page.locator("#overview-title")
@@ -112,7 +112,7 @@ def test_the_first_screen_says_it_in_words_and_shows_a_photograph(opened, images
     page.locator("#image-stage #image-view").wait_for()
 
 
-def test_a_few_photographs_are_shown_without_any_ap(opened, images, tmp_path):
+def test_a_few_images_are_shown_without_any_ap(opened, images, tmp_path):
     write_images(tmp_path / "report.html", images[:3], VOCABULARY, PAPER, shows_ap=False)
     page = opened(tmp_path / "report.html")
     assert "AP" not in page.locator("#part-overview").inner_text()
@@ -121,29 +121,29 @@ def test_a_few_photographs_are_shown_without_any_ap(opened, images, tmp_path):
 
 def test_a_finger_drags_the_patch_and_scrolls_beside_it(opened, report):
     page = opened(report, "#image/1", width=390, height=700, has_touch=True, is_mobile=True)
-    page.evaluate("window.cancelled = 0; addEventListener('pointercancel', () => cancelled++, true)")
+    page.evaluate("window.canceled = 0; addEventListener('pointercancel', () => canceled++, true)")
     page.locator("#image-view").scroll_into_view_if_needed()
     scale = page.locator("#image-view").evaluate("svg => svg.getScreenCTM().a")
     x, y = position(page)
     down = 40 if y < 40 else -40
     swipe(page, middle(page, "#grip"), (0, down * scale))
     assert position(page) == [x, y + down]
-    assert page.evaluate("cancelled") == 0
+    assert page.evaluate("canceled") == 0
     assert page.locator("#grip").bounding_box()["width"] >= 44
     scrolled = page.evaluate("scrollY")
-    photo, grip = page.locator("#image-view").bounding_box(), page.locator("#grip").bounding_box()
-    beside = photo["x"] + (5 if grip["x"] > photo["x"] + 30 else photo["width"] - 5)
-    swipe(page, (beside, photo["y"] + photo["height"] / 2), (0, -120))
+    view, grip = page.locator("#image-view").bounding_box(), page.locator("#grip").bounding_box()
+    aside = view["x"] + (5 if grip["x"] > view["x"] + 30 else view["width"] - 5)
+    swipe(page, (aside, view["y"] + view["height"] / 2), (0, -120))
     page.wait_for_function("before => scrollY > before", arg=scrolled)
     assert position(page) == [x, y + down]
-    # Zoomed in, a finger beside the patch moves the picture.
+    # Zoomed in, a finger next to the patch moves the image.
     page.keyboard.press("+")
     page.locator("#image-view").scroll_into_view_if_needed()
     shown = page.locator("#image-view").get_attribute("viewBox")
     scrolled = page.evaluate("scrollY")
-    photo = page.locator("#image-view").bounding_box()
-    swipe(page, (photo["x"] + 20, photo["y"] + 20), (50, 50))
-    swipe(page, (photo["x"] + photo["width"] - 20, photo["y"] + 20), (-50, 50))
+    view = page.locator("#image-view").bounding_box()
+    swipe(page, (view["x"] + 20, view["y"] + 20), (50, 50))
+    swipe(page, (view["x"] + view["width"] - 20, view["y"] + 20), (-50, 50))
     assert page.locator("#image-view").get_attribute("viewBox") != shown
     assert page.evaluate("scrollY") == scrolled
 
@@ -213,7 +213,7 @@ def test_slices_and_what_changed_since_the_baseline(opened, images, report):
 
 
 def test_what_is_seen_can_be_kept(opened, images, report, tmp_path):
-    """The filtered list as CSV, in which no name is a formula, and the picture as PNG with the photograph in it."""
+    """The filtered list as CSV, in which no name is a formula, and the image as PNG with the image in it."""
     page = opened(report, "#images")
     page.locator("#filter-verdict").select_option("certified")
     with page.expect_download() as kept:
@@ -240,10 +240,10 @@ def test_what_is_seen_can_be_kept(opened, images, report, tmp_path):
         page.locator(f"[data-layer={layer}]").uncheck()
     with page.expect_download() as kept:
         page.locator("#save-image").click()
-    picture = PIL.Image.open(kept.value.path()).convert("RGB")
+    saved = PIL.Image.open(kept.value.path()).convert("RGB")
     assert kept.value.suggested_filename == f"{images[int(rows[1]['image'])].id}.png"
-    assert picture.size == (1600, 1600)
-    corner = np.asarray(picture, dtype=int)[10:40, 10:40].mean(axis=(0, 1))
+    assert saved.size == (1600, 1600)
+    corner = np.asarray(saved, dtype=int)[10:40, 10:40].mean(axis=(0, 1))
     original = np.asarray(PIL.Image.open(images[int(rows[1]["image"])].path), dtype=int)[1:2, 1:2].mean(axis=(0, 1))
     assert np.abs(corner - original).max() < 25
 
@@ -279,10 +279,10 @@ def test_zoom_labels_keys_and_a_link_to_one_object(opened, images, tmp_path):
     patch, grip = page.locator("#patch rect").bounding_box(), page.locator("#grip").bounding_box()
     assert [patch[key] for key in ("x", "y")] == pytest.approx([grip[key] for key in ("x", "y")], abs=3)
     shown = page.locator("#image-view").get_attribute("viewBox")
-    photo = page.locator("#image-view").bounding_box()
-    page.mouse.move(photo["x"] + photo["width"] / 2 + 150, photo["y"] + photo["height"] - 20)
+    view = page.locator("#image-view").bounding_box()
+    page.mouse.move(view["x"] + view["width"] / 2 + 150, view["y"] + view["height"] - 20)
     page.mouse.down()
-    page.mouse.move(photo["x"] + photo["width"] / 2 + 100, photo["y"] + 100)
+    page.mouse.move(view["x"] + view["width"] / 2 + 100, view["y"] + 100)
     page.mouse.up()
     assert page.locator("#image-view").get_attribute("viewBox") != shown
     page.keyboard.press("0")

@@ -210,7 +210,7 @@ def test_a_sequence_plays(opened, tmp_path):
             runs = track["motions"][place]["states"][0]
             assert row == [[NAMES[state], begin, end - begin + 1] for state, begin, end in runs], moves
         assert tracks[1]["motions"][place]["duration"] in page.locator("#tracks .track").nth(1).inner_text()
-    # Playing moves on by itself until it is stopped.
+    # Playing continues until it is stopped.
     page.evaluate("document.activeElement.blur()")
     assert frame() == 0
     page.keyboard.press(" ")
@@ -240,7 +240,7 @@ def test_a_sequence_plays(opened, tmp_path):
     page.locator('#tracks [data-row="1"] .jump').click()
     assert frame() == tracks[1]["motions"][-1]["longest"][0]
     assert page.evaluate(chosen) == 1
-    # The patch stays where it is dragged to, and is judged in this very frame.
+    # The patch stays where it is dragged to, and is judged in exactly this frame.
     page.locator("#grip").focus()
     before = page.evaluate("objectseeker.view.x"), frame()
     page.keyboard.press("ArrowRight")
@@ -249,7 +249,7 @@ def test_a_sequence_plays(opened, tmp_path):
     page.keyboard.press("End")
     assert (page.evaluate("objectseeker.view.x"), frame()) == (before[0] + 1, 23)
     assert "this patch position" in page.locator("#sequence-words").inner_text()
-    # The image by itself says that it shows but a share of the masks, and leads back.
+    # The image alone states that it shows but a share of the masks, and leads back.
     page.locator("#frame-link").click()
     assert "only its share of the masks, one of 4" in page.locator("#in-sequence").inner_text()
     page.locator("#in-sequence a").click()

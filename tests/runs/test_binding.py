@@ -1,4 +1,4 @@
-"""A run and a defense: one that is about something else is refused, one that fits is bound."""
+"""A run and a defense: a defense of something else is rejected, one that fits is bound."""
 
 from dataclasses import replace
 

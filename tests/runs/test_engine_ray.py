@@ -1,4 +1,4 @@
-"""The same run on a Ray cluster: the same bytes, whoever dies on the way."""
+"""The same run on a Ray cluster: the same bytes, whichever worker dies on the way."""
 
 import os
 import re

@@ -150,7 +150,7 @@ def test_a_sample_of_a_folder_that_is_never_all_in_memory(spec, tmp_path):
 
 @pytest.fixture
 def image_folder(tmp_path):
-    """Photographs whose files all have the same number of bytes."""
+    """Images whose files all have the same number of bytes."""
     folder = tmp_path / "images"
     folder.mkdir()
     for number in range(6):
@@ -227,7 +227,7 @@ def test_a_dataset_that_got_more_images_says_so(image_folder, tmp_path):
 
 @dataclass
 class Unverified(Spots):
-    unverified_reason: str | None = "nobody knows which weights it has"
+    unverified_reason: str | None = "its weights are unknown"
 
 
 def test_a_detector_that_cannot_be_vouched_for_needs_trust_to_go_on(spec, tmp_path):
@@ -238,7 +238,7 @@ def test_a_detector_that_cannot_be_vouched_for_needs_trust_to_go_on(spec, tmp_pa
     assert (run.manifest.unverified_reason, run.manifest.detector_trusted) == (Unverified.unverified_reason, False)
     assert run_here(spec, out, Unverified(), limit=2).complete  # nothing is computed
     before = content_of(out)
-    with pytest.raises(ObjectSeekerError, match="2 finished images, and nobody knows which weights it has; if this is"):
+    with pytest.raises(ObjectSeekerError, match="2 finished images, and its weights are unknown; if this is"):
         run_here(spec, out, Unverified(), limit=4)
     assert content_of(out) == before
     said.clear()

@@ -1,4 +1,4 @@
-"""The long job: stopped at any point it goes on, and ends as if nothing had happened."""
+"""The long job: stopped at any point it resumes, and ends as if nothing had happened."""
 
 import contextlib
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def undisturbed(spec, tmp_path_factory):
 
 
 class FailsAt(Spots):
-    """Raises on one call; before and after that it is the detector it stands for."""
+    """Raises on one call; before and after that it is the detector it wraps."""
 
     def __call__(self, images):
         if self.calls == self.failing:
@@ -156,15 +156,15 @@ def test_killed_for_real_at_random_moments(tmp_path):
 
 def test_a_running_job_keeps_others_out(spec, tmp_path):
     out = tmp_path / "run"
-    refused = []
+    rejected = []
 
     def intrude(done, total):
         with pytest.raises(ObjectSeekerError, match="another process is writing") as caught:
             run_here(spec, out)
-        refused.append(caught)
+        rejected.append(caught)
 
     assert run_here(spec, out, on_progress=intrude).complete
-    assert len(refused) == 5
+    assert len(rejected) == 5
 
 
 @pytest.mark.parametrize("harm", [truncate, flip_a_bit])
@@ -302,9 +302,9 @@ def test_a_folder_of_images_has_no_truth(tmp_path):
     assert run.manifest.images[1].size is None
     for image in run.images():
         assert len(image.ground_truth) == len(image.ignore) == 0
-        picture = np.array(PIL.Image.open(image.path))
-        assert (image.observation.width, image.observation.height) == (picture.shape[1], picture.shape[0])
-        (seen,) = Spots()([picture])
+        pixels = np.array(PIL.Image.open(image.path))
+        assert (image.observation.width, image.observation.height) == (pixels.shape[1], pixels.shape[0])
+        (seen,) = Spots()([pixels])
         assert image.observation.base == seen.with_min_score(0.01)
 
 
@@ -341,7 +341,7 @@ def test_a_limit_takes_the_first_images(spec, tmp_path):
 
 
 class Masks(Spots):
-    """One that masks by itself."""
+    """One that masks on its own."""
 
     def detect_views(self, image, removed, value) -> Sequence[Detections]:
         self.calls += 1

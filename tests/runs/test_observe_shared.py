@@ -57,7 +57,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_detectors_that_share_a_run_work_at_the_same_time_and_write_the_same_bytes(image_folder, tmp_path):
     dataset = open_dataset(image_folder)
     observe(dataset, Mean(), out=tmp_path / "alone", **TWO_LINES)
-    barrier = threading.Barrier(1 + 4)  # nobody gets on unless five images are looked at together
+    barrier = threading.Barrier(1 + 4)  # all wait until five images are in work at once
     team = [Mean(barrier) for _ in range(5)]
 
     progress = []
@@ -148,7 +148,7 @@ def stuck(monkeypatch):
 
 
 def test_nobody_waits_for_what_is_being_read(stuck):
-    """Not who ends the job, and not the end of the process, which waits for threads that are no daemons."""
+    """Not who ends the job, and not the end of the process, which waits for threads that are not daemons."""
     before = set(threading.enumerate())
     images = prefetch_images(ImageTask(index, "", None) for index in range(40))
     next(images)
@@ -227,7 +227,7 @@ def test_a_failure_while_one_image_ahead_names_the_one(image_folder, tmp_path):
 @pytest.mark.parametrize("kind", [Mean, Ahead])
 def test_an_image_on_which_the_detector_fails_altogether_is_left_out_and_named(image_folder, tmp_path, kind):
     dataset = open_dataset(image_folder)
-    hostile = [dataset.images[number].load() for number in (2, 4)]  # 3 is no image at all
+    hostile = [dataset.images[number].load() for number in (2, 4)]  # 3 is not an image
 
     class Fails(kind):
         def detect_views(self, image, removed, value):

@@ -13,7 +13,7 @@ from objectseeker.runs.parquet_footer import stated_sizes
 from objectseeker.runs.tables import require_bounded
 
 # In a process of its own, since a fault of native code would end it. pyarrow aborts at some of these footers when it is
-# asked for the metadata of a column: "Definition level histogram size mismatch".
+# on reading the metadata of a column: "Definition level histogram size mismatch".
 EVERY_FLIP = """
 import sys
 from pathlib import Path

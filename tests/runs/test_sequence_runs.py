@@ -27,11 +27,11 @@ def sequence(folder, count=5):
     (folder / "frames").mkdir(parents=True)
     boxes = []
     for t in range(count):
-        picture = np.full((20, 24, 3), 20, np.uint8)
+        frame = np.full((20, 24, 3), 20, np.uint8)
         for track, x in ((3, 2 + 2 * t), *([(8, 18 - t)] if t > 1 else [])):
-            picture[4 + track : 9 + track, x : x + 5, 1] = 255
+            frame[4 + track : 9 + track, x : x + 5, 1] = 255
             boxes.append([t, track, "thing", x, 4 + track, x + 5, 9 + track])
-        PIL.Image.fromarray(picture).save(folder / "frames" / f"{t}.png")
+        PIL.Image.fromarray(frame).save(folder / "frames" / f"{t}.png")
     content = {"fps": 10, "frames": [f"{t}.png" for t in range(count)], "boxes": boxes}
     (folder / "boxes.json").write_text(json.dumps(content))
     return f"boxes:{folder}"

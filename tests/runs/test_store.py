@@ -1,4 +1,4 @@
-"""The store: what goes in comes out to the last bit, and nothing damaged or foreign comes out at all."""
+"""The store: what goes in comes out bit for bit, and nothing damaged or foreign comes out at all."""
 
 import hashlib
 import itertools
@@ -442,12 +442,12 @@ def test_a_part_that_cannot_be_read_now_is_an_error_and_stays(tmp_path, monkeypa
     parts = sorted((tmp_path / "run" / "parts").iterdir())
     real = Path.read_bytes
 
-    def refuse(self):
+    def fail(self):
         if self == parts[0]:
             raise PermissionError(13, "Permission denied")
         return real(self)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "read_bytes", fail)
     folder = parts[0].parents[1]
     with pytest.raises(ObjectSeekerError, match="Permission denied; it was left unchanged"):
         open_run(folder)

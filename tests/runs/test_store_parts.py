@@ -108,7 +108,7 @@ def test_images_of_an_unfinished_part_are_read_from_what_is_pending(at_once, tmp
 
 
 def test_a_run_that_is_opened_while_it_is_written_stays_readable(undisturbed, at_once, tmp_path):
-    """What was pending when it was opened is in a part when it is read, beside images that are new."""
+    """What was pending when it was opened is in a part when it is read, next to images that are new."""
     with open_writer(tmp_path, MADE) as run:
         run.add(StoredBoxes.join([found_on(2), found_on(1)]))
         reader = open_run(tmp_path).images()

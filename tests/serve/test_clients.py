@@ -6,8 +6,8 @@ import subprocess
 
 import numpy as np
 import pytest
-from command import photographs, run
-from serving import picture, serving
+from command import run, write_dataset
+from serving import make_image, serving
 
 from objectseeker import Defense, Halves, Patch
 from objectseeker.core.threats import PATCH_LOCATIONS
@@ -61,7 +61,7 @@ def test_tritonclient_asks_for_certificates_of_one_defense():
     with serving(threat=ThreatModel(area=0.005)) as running:
         client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
         version = running.model.defense.sha256  # whose certificates the client knows
-        image = picture()
+        image = make_image()
         given = triton.InferInput("image", image.shape, "UINT8")
         given.set_data_from_numpy(image)
         asked = [triton.InferRequestedOutput(name) for name in names]
@@ -89,7 +89,7 @@ def test_tensors_in_json_and_no_boxes():
     with serving() as running:
         client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
         outputs = [triton.InferRequestedOutput(name, binary_data=False) for name in ("boxes", "labels", "certified")]
-        for image in (picture(), np.zeros((5, 7, 3), np.uint8)):
+        for image in (make_image(), np.zeros((5, 7, 3), np.uint8)):
             given = triton.InferInput("image", image.shape, "UINT8")
             given.set_data_from_numpy(image, binary_data=False)
             (expected,) = running.seeker([image])
@@ -101,7 +101,7 @@ def test_tensors_in_json_and_no_boxes():
 
 
 def test_nested_data_is_the_same_as_flat():
-    image = picture(8, 6)
+    image = make_image(8, 6)
     with serving() as running:
         answers = []
         for data in (image.tolist(), image.ravel().tolist()):
@@ -115,10 +115,10 @@ def test_nested_data_is_the_same_as_flat():
 
 @pytest.mark.parametrize("certify", [False, True])
 def test_curl_gets_what_detect_writes(tmp_path, monkeypatch, certify):
-    photographs(tmp_path, [(30, 20, 30, 20)])
+    write_dataset(tmp_path, [(30, 20, 30, 20)])
     arguments = [
         "detect",
-        "photos",
+        "images",
         "-d",
         "python:mine:detect",
         "--set",
@@ -136,10 +136,10 @@ def test_curl_gets_what_detect_writes(tmp_path, monkeypatch, certify):
     with serving(defense=defense, seeker=defense.build(), threat=ThreatModel(area=0.02)) as running:
         path = f"/detect{'?certify=1' if certify else ''}"
         if shutil.which("curl"):
-            command = ["curl", "-sf", "--data-binary", "@photos/0.png", f"http://127.0.0.1:{running.port}{path}"]
+            command = ["curl", "-sf", "--data-binary", "@images/0.png", f"http://127.0.0.1:{running.port}{path}"]
             content = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout
         else:
-            content = running.ask("POST", path, (tmp_path / "photos" / "0.png").read_bytes())[2]
+            content = running.ask("POST", path, (tmp_path / "images" / "0.png").read_bytes())[2]
         answer = json.loads(content)
         assert running.ask("POST", "/detect?certify=yes", b"")[0] == 400
     assert [row | {"image": "0.png"} for row in answer["detections"]] == written

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from serving import PATIENT, SMALL, file_of, picture, serving, until
+from serving import PATIENT, SMALL, file_of, make_image, serving, until
 
 from objectseeker.detectors.network.preprocess import resampling
 from objectseeker.serve.limits import RequestRejectedError, allowed_hosts
@@ -26,7 +26,7 @@ def running():
 def still_serving(running):
     """Whatever was sent, the next image is answered, and no request stays in flight."""
     yield
-    status, answer = running.post("/detect", file_of(picture()))
+    status, answer = running.post("/detect", file_of(make_image()))
     assert status == 200
     assert answer["detections"][0]["bbox"] == [30.0, 20.0, 30.0, 20.0]
     assert running.metric("objectseeker_requests_in_flight") == 0
@@ -43,7 +43,7 @@ def png_claiming(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + content + chunk(b"IEND", b"")
 
 
-WHOLE = file_of(picture())
+WHOLE = file_of(make_image())
 NOISE = np.random.default_rng(1).integers(0, 256, (100, 150, 3), np.uint8)
 
 
@@ -131,7 +131,7 @@ def test_host_headers_against_dns_rebinding():
 
 
 def tensor(**changes):
-    image = picture(4, 2)
+    image = make_image(4, 2)
     values = {"name": "image", "datatype": "UINT8", "shape": [2, 4, 3], "data": image.ravel().tolist()}
     return {name: value for name, value in (values | changes).items() if value is not None}
 
@@ -147,7 +147,7 @@ def tensor(**changes):
         ({"inputs": []}, "one tensor"),
         ({"inputs": [3]}, "one tensor"),
         ({"inputs": [tensor(), tensor()]}, "one tensor"),
-        ({"inputs": [tensor(name="picture")]}, "named 'image'"),
+        ({"inputs": [tensor(name="frame")]}, "named 'image'"),
         ({"inputs": [tensor(datatype="FP32")]}, 'must be UINT8: got "FP32"'),
         ({"inputs": [tensor(datatype=None)]}, "must be UINT8: got null"),
         ({"inputs": [tensor(shape=[2, 4])]}, "height, width, 3: got [2, 4]"),
@@ -281,7 +281,7 @@ def test_slowloris_bytes_do_not_extend_the_timeout(running):
                 break
         assert time.monotonic() - begin < 4
         assert received.startswith(b"HTTP/1.1 408 ")
-    assert running.say(b"") == b""  # nobody asked for anything
+    assert running.say(b"") == b""  # no request was sent
 
 
 def request_without_reading(connection):

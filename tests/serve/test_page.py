@@ -1,4 +1,4 @@
-"""The page: an image dropped on it comes back with its boxes, and nothing else is requested.
+"""The page: an image dropped on it comes back with its boxes, and only that is requested.
 
 Needs Playwright (in the test extra) and a Chromium of the system; Playwright's own download is not used.
 """
@@ -7,7 +7,7 @@ import base64
 import shutil
 
 import pytest
-from serving import Bright, file_of, picture, serving
+from serving import Bright, file_of, make_image, serving
 
 from objectseeker import Detections
 
@@ -63,15 +63,15 @@ def test_drop_an_image_and_see_boxes(opened):
     page = open_page(color_scheme="light", viewport={"width": 900, "height": 700})
     asked = []
     page.on("request", lambda request: asked.append(request.url))
-    clean, attacked = picture(), picture()
+    clean, attacked = make_image(), make_image()
     attacked[:3, :3] = 7
     drop(page, clean)
     assert page.locator("#status").inner_text() == "1 box, 0 recovered by masking."
     assert page.locator("#alert").is_hidden()
-    box, photo = page.locator("#boxes .box").bounding_box(), page.locator("#image").bounding_box()
+    box, shown = page.locator("#boxes .box").bounding_box(), page.locator("#image").bounding_box()
     for side, corner, share in (("x", "width", 1 / 3), ("y", "height", 1 / 3)):
-        assert abs(box[side] - photo[side] - share * photo[corner]) < 3
-        assert abs(box[corner] - photo[corner] / 3) < 4
+        assert abs(box[side] - shown[side] - share * shown[corner]) < 3
+        assert abs(box[corner] - shown[corner] / 3) < 4
     assert page.locator("tbody td").all_inner_texts() == ["<b>bright</b>", "0.90", "base"]
     page.locator("#certify").check()  # the same image again
     page.locator("th:text('cannot have made')").wait_for()
@@ -95,7 +95,7 @@ def test_errors_are_shown_and_the_phone_has_room(opened):
     page.locator("#status.error").wait_for()
     assert "cannot read image" in page.locator("#status").inner_text()
     faults.clear()  # the browser notes every 400
-    drop(page, picture())
+    drop(page, make_image())
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 28)"
     assert not faults

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from command import DETECTOR, run
-from serving import Bright, file_of, picture, serving, until
+from serving import Bright, file_of, make_image, serving, until
 
 from objectseeker import Halves, ObjectSeeker, Rule
 from objectseeker.cli.serve import LIMITS, serve
@@ -26,7 +26,7 @@ from objectseeker.serve.limits import ClientDisconnectedError, RequestRejectedEr
 from objectseeker.serve.monitoring import Metrics
 from objectseeker.serve.queueing import Workers
 
-PHOTO = file_of(picture())
+IMAGE_FILE = file_of(make_image())
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def held():
 
 def test_requests_beyond_the_limit_are_rejected_at_once(held):
     with serving(held, limits=ServerLimits(max_concurrent_requests=2)) as running, ThreadPoolExecutor(2) as clients:
-        waiting = [clients.submit(running.post, "/detect", PHOTO) for _ in range(2)]
+        waiting = [clients.submit(running.post, "/detect", IMAGE_FILE) for _ in range(2)]
         until(lambda: running.metric("objectseeker_requests_in_flight") == 2)
-        for body in (PHOTO, bytes(5_000_000)):  # before the body is read
+        for body in (IMAGE_FILE, bytes(5_000_000)):  # before the body is read
             begin = time.monotonic()
             status, headers, content = running.ask("POST", "/detect", body)
             assert (status, headers["retry-after"].isdecimal()) == (503, True)
@@ -51,7 +51,7 @@ def test_requests_beyond_the_limit_are_rejected_at_once(held):
         assert running.ask("GET", "/v2/health/ready")[0] == 200
         held.free.set()
         assert [client.result()[0] for client in waiting] == [200, 200]
-        assert running.post("/detect", PHOTO)[0] == 200
+        assert running.post("/detect", IMAGE_FILE)[0] == 200
 
 
 def test_an_image_that_waits_too_long_is_rejected(held):
@@ -59,9 +59,9 @@ def test_an_image_that_waits_too_long_is_rejected(held):
         serving(held, limits=ServerLimits(max_concurrent_requests=2, queue_timeout=0.3)) as running,
         ThreadPoolExecutor(2) as clients,
     ):
-        first = clients.submit(running.post, "/detect", PHOTO)
+        first = clients.submit(running.post, "/detect", IMAGE_FILE)
         assert held.begun.wait(20)
-        status, headers, content = running.ask("POST", "/detect", PHOTO)
+        status, headers, content = running.ask("POST", "/detect", IMAGE_FILE)
         assert (status, headers["retry-after"]) == (504, "1")
         assert "did not start within 0.3 seconds" in json.loads(content)["error"]
         held.free.set()
@@ -71,29 +71,29 @@ def test_an_image_that_waits_too_long_is_rejected(held):
 
 def test_a_client_that_disconnects_costs_nothing_more(held):
     with serving(held, limits=ServerLimits(max_concurrent_requests=3)) as running, ThreadPoolExecutor(1) as clients:
-        first = clients.submit(running.post, "/detect", PHOTO)
+        first = clients.submit(running.post, "/detect", IMAGE_FILE)
         assert held.begun.wait(20)
-        head = b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PHOTO)
-        for sent in (head + PHOTO, head + PHOTO[:50]):  # while it waits, and while it is received
+        head = b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(IMAGE_FILE)
+        for sent in (head + IMAGE_FILE, head + IMAGE_FILE[:50]):  # while it waits, and while it is received
             with socket.create_connection(("127.0.0.1", running.port)) as leaving:
                 leaving.sendall(sent)
                 until(lambda: running.metric("objectseeker_requests_in_flight") == 2)
             until(lambda: running.metric("objectseeker_requests_in_flight") == 1)
         held.free.set()
         assert first.result()[0] == 200
-        assert running.post("/detect", PHOTO)[0] == 200
+        assert running.post("/detect", IMAGE_FILE)[0] == 200
         assert running.metric("objectseeker_images_total") == 2
 
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_cancelled_images_release_their_bytes(held, leaves):
-    """An executor keeps cancelled work until its turn: clients that disconnect could exhaust the memory."""
+    """An executor keeps canceled work until its turn: clients that disconnect could exhaust the memory."""
     seeker = ObjectSeeker(held, Rule(), masks=Halves(1))
     workers = Workers([seeker], ServerLimits(queue_timeout=0.05), Metrics("0"))
 
     class Upload:
         def __call__(self):
-            return picture()
+            return make_image()
 
     async def come_and_leave():
         stays = asyncio.Event()
@@ -118,7 +118,7 @@ def test_every_device_has_one_image_at_a_time():
     for device in devices:
         device.free.clear()
     with serving(*devices) as running, ThreadPoolExecutor(3) as clients:
-        asked = [clients.submit(running.post, "/detect", PHOTO) for _ in range(3)]
+        asked = [clients.submit(running.post, "/detect", IMAGE_FILE) for _ in range(3)]
         assert all(device.begun.wait(20) for device in devices)
         devices[0].free.set()  # it also has the third
         until(lambda: running.metric("objectseeker_images_total") == 2)
@@ -136,24 +136,24 @@ def test_a_detector_that_fails_gets_a_response():
             return super().__call__(images)
 
     with serving(Picky()) as running:
-        status, answer = running.post("/detect", file_of(picture(9, 7)))
+        status, answer = running.post("/detect", file_of(make_image(9, 7)))
         assert (status, "(RuntimeError)" in answer["error"]) == (500, True)
         assert "luck" not in answer["error"]  # what a detector says is for the log
-        assert running.post("/detect", PHOTO)[0] == 200
+        assert running.post("/detect", IMAGE_FILE)[0] == 200
 
 
 def test_responses_under_load_are_complete_and_correct():
     """The short form of tests/serve_load.py."""
-    pictures = [picture(60 + 10 * number, 60) for number in range(5)]
+    sent = [make_image(60 + 10 * number, 60) for number in range(5)]
     with serving(limits=ServerLimits(max_concurrent_requests=4)) as running:
-        expected = [running.seeker([image])[0].xyxy[0].tolist() for image in pictures]
-        refused, wrong = [], []
+        expected = [running.seeker([image])[0].xyxy[0].tolist() for image in sent]
+        rejected, wrong = [], []
 
         def client(number):
             for turn in range(12):
                 which = (number + turn) % 5
-                while (answer := running.post("/detect", file_of(pictures[which])))[0] == 503:
-                    refused.append(1)
+                while (answer := running.post("/detect", file_of(sent[which])))[0] == 503:
+                    rejected.append(1)
                 x, y, width, height = answer[1]["detections"][0]["bbox"]
                 if [x, y, x + width, y + height] != expected[which]:
                     wrong.append(answer)
@@ -164,7 +164,7 @@ def test_responses_under_load_are_complete_and_correct():
         for thread in threads:
             thread.join()
         assert not wrong
-        assert refused
+        assert rejected
         assert running.metric("objectseeker_images_total") == 8 * 12
         assert running.metric("objectseeker_forward_passes_total") == 8 * 12 * 13
         assert running.metric("objectseeker_requests_in_flight") == 0
@@ -203,7 +203,7 @@ def metric_at(address, name):
 
 
 def box_at(address):
-    with urlopen(Request(f"{address}/detect", PHOTO, method="POST"), timeout=20) as answer:
+    with urlopen(Request(f"{address}/detect", IMAGE_FILE, method="POST"), timeout=20) as answer:
         return json.loads(answer.read())["detections"][0]["bbox"]
 
 
@@ -219,7 +219,7 @@ def test_term_and_int_answer_every_admitted_request(tmp_path, number):
         asked = [clients.submit(box_at, address) for _ in range(6)]
         until(lambda: metric_at(address, "objectseeker_requests_in_flight") == 6)
         os.kill(process.pid, number)
-        until(lambda: refused(address))
+        until(lambda: is_closed(address))
         (tmp_path / "go").touch()
         assert [one.result() for one in asked] == [[30.0, 20.0, 30.0, 20.0]] * 6
         out, errors = process.communicate(timeout=20)
@@ -232,11 +232,11 @@ def test_term_and_int_answer_every_admitted_request(tmp_path, number):
     assert lines[-1]["event"] == "stopped"
 
 
-def refused(address):
+def is_closed(address):
     """Return whether no one listens there any more."""
     try:
         return metric_at(address, "objectseeker_images_total") is None
-    except OSError:  # refused, or cut off in the moment it was taken
+    except OSError:  # connection closed, or cut off in the moment it was taken
         return True
 
 
@@ -263,6 +263,6 @@ def test_invalid_options(tmp_path):
         (["--limit", "max_requests=3"], "--limit must be KEY=VALUE: got 'max_requests=3'. Keys are max_concurrent"),
         (["--set", "masks=rolling:2:halves:4"], "frames of a stream"),
     ):
-        refused = run(tmp_path, *options, "--port", "0", *given, code=2)
-        assert words in refused.stderr
-        assert refused.stderr.count("\n") == 1
+        rejected = run(tmp_path, *options, "--port", "0", *given, code=2)
+        assert words in rejected.stderr
+        assert rejected.stderr.count("\n") == 1

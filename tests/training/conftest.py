@@ -1,4 +1,4 @@
-"""The training program lies beside the package, not in it: its tests find it here, or are skipped."""
+"""The training program is next to the package, not in it: its tests find it here, or are skipped."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def blocks() -> list[str]:
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory):
-    """What the names of the page stand for once all of it has run."""
+    """The values of the page's names once all of it has run."""
     if not PAGE.is_file():
         pytest.skip("the documentation is not part of the package")
     pytest.importorskip("torch")

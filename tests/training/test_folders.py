@@ -19,7 +19,7 @@ from train_builtin.packs import CROWD, DIFFICULT, NORMAL, decode, digest_of, joi
 WIDTH, HEIGHT = 80, 60
 
 
-def picture(number: int) -> PIL.Image.Image:
+def make_image(number: int) -> PIL.Image.Image:
     """Flat colors, which survive shrinking and JPEG: left half, and right half."""
     image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     image[:, : WIDTH // 2] = 40 * number
@@ -30,9 +30,9 @@ def picture(number: int) -> PIL.Image.Image:
 @pytest.fixture
 def coco(tmp_path):
     """Three images; two of the classes have a VOC name, one of them by another name."""
-    (tmp_path / "photos").mkdir()
+    (tmp_path / "images").mkdir()
     for number in range(3):
-        picture(number).save(tmp_path / "photos" / f"{number}.png")
+        make_image(number).save(tmp_path / "images" / f"{number}.png")
     images = [{"id": n, "file_name": f"{n}.png", "width": WIDTH, "height": HEIGHT} for n in range(3)]
     rows = [
         (0, 7, [8, 6, 40, 30], 0),
@@ -47,7 +47,7 @@ def coco(tmp_path):
     categories = [{"id": 3, "name": "zebra"}, {"id": 7, "name": "couch"}, {"id": 9, "name": "person"}]
     content = {"images": images, "annotations": annotations, "categories": categories}
     (tmp_path / "truth.json").write_text(json.dumps(content))
-    return f"coco:{tmp_path}/truth.json:{tmp_path}/photos"
+    return f"coco:{tmp_path}/truth.json:{tmp_path}/images"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def voc(tmp_path):
     for folder in ("ImageSets/Main", "Annotations", "JPEGImages"):
         (year / folder).mkdir(parents=True)
     (year / "ImageSets" / "Main" / "train.txt").write_text("000005\n")
-    picture(2).save(year / "JPEGImages" / "000005.jpg", quality=95)
+    make_image(2).save(year / "JPEGImages" / "000005.jpg", quality=95)
     objects = "".join(
         f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin>"
         f"<xmax>{x2}</xmax><ymax>{y2}</ymax></bndbox></object>"
@@ -98,10 +98,10 @@ def test_voc_flags_and_pixels(voc):
 def test_small_images_are_not_enlarged_and_turned_ones_are_upright(coco, tmp_path):
     tag = PIL.Image.Exif()
     tag[0x0112] = 6  # stored turned by a quarter
-    turned = picture(1).transpose(PIL.Image.Transpose.ROTATE_90)
+    turned = make_image(1).transpose(PIL.Image.Transpose.ROTATE_90)
     buffer = io.BytesIO()
     turned.save(buffer, "JPEG", quality=95, exif=tag)
-    (tmp_path / "photos" / "1.png").write_bytes(buffer.getvalue())
+    (tmp_path / "images" / "1.png").write_bytes(buffer.getvalue())
     pack, _ = read_folder(coco, longest_side=500, processes=1)
     assert pack.sizes.tolist() == [[WIDTH, HEIGHT]] * 3
     pixels = decode(pack, processes=1).image(1)
@@ -175,7 +175,7 @@ def test_a_pack_without_a_checksum_is_read(coco, tmp_path):
 
 @pytest.fixture
 def load(coco, tmp_path):
-    """The data that training gets, with a list of images to leave out."""
+    """The data that training gets, with a list of images to skip."""
     pytest.importorskip("torch")
     from train_builtin.train import Log, detector_parser, load_data
 
@@ -235,11 +235,11 @@ def test_other_training_images_have_another_digest(load):
 
 
 def test_mistakes_are_told_in_one_sentence(coco, tmp_path):
-    (tmp_path / "photos" / "2.png").write_bytes(b"no image")
+    (tmp_path / "images" / "2.png").write_bytes(b"no image")
     for spec, message in (
         (coco, "2.png"),
-        ("coco:nowhere.json:photos", "nowhere.json"),
-        (str(tmp_path / "photos"), "no annotations"),
+        ("coco:nowhere.json:images", "nowhere.json"),
+        (str(tmp_path / "images"), "no annotations"),
     ):
         with pytest.raises(SystemExit, match=message):
             read_folder(spec, longest_side=40, processes=1)

@@ -44,10 +44,10 @@ def find_white(images):
 def test_an_object_is_labeled_once_where_it_is(side):
     files, sizes = [], [(64, 48), (40, 64)]
     for width, height in sizes:
-        picture = np.zeros((height, width, 3), np.uint8)
-        picture[8:24, 4:20] = 255
+        image = np.zeros((height, width, 3), np.uint8)
+        image[8:24, 4:20] = 255
         buffer = io.BytesIO()
-        Image.fromarray(picture).save(buffer, "PNG")
+        Image.fromarray(image).save(buffer, "PNG")
         files.append(buffer.getvalue())
     bank = bank_of(Pack(files, ["a", "b"], np.array(sizes), [np.zeros((0, 6), np.float32)] * 2))
 
@@ -64,8 +64,8 @@ def test_an_object_is_labeled_once_where_it_is(side):
 def test_a_labeled_pack_holds_the_same_images(tmp_path, monkeypatch):
     torch.manual_seed(0)
     torch.save(BuiltinDetector().state_dict(), tmp_path / "weights.pt")
-    pack, index = noise_pack(3), tmp_path / "photos.npz"
-    parts = write_pack(pack, index, tmp_path / "photos.bin", source="photos", part_size=5000)
+    pack, index = noise_pack(3), tmp_path / "images.npz"
+    parts = write_pack(pack, index, tmp_path / "images.bin", source="images", part_size=5000)
     out = tmp_path / "labeled.npz"
     options = ["--size", str(SIZE), "--processes", "1", "--doubtful", "1e-9", "--sure", "0.0002"]
     monkeypatch.setattr(
@@ -75,7 +75,7 @@ def test_a_labeled_pack_holds_the_same_images(tmp_path, monkeypatch):
     )
     label.main()
 
-    labeled = read_pack(out, parts, sources=["photos"])
+    labeled = read_pack(out, parts, sources=["images"])
     assert (labeled.files, labeled.names) == (pack.files, pack.names)
     rows = np.concatenate(labeled.boxes)
     assert set(rows[:, 5]) == {NORMAL, DOUBTFUL}

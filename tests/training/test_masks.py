@@ -279,17 +279,17 @@ def test_gray_is_in_the_range_of_the_image():
     assert set(np.unique(apply_strip(np.ones((9, 9)), NOTHING, strip, fill=-2.0).image)) == {-2.0, 1.0}
 
 
-def test_a_picture_stays_a_picture():
+def test_a_image_stays_a_image():
     pil = pytest.importorskip("PIL.Image")
     strip = Strip(1, 0, 5)
     for mode in ("RGB", "L", "P"):
-        picture = pil.fromarray(noise()).convert(mode)
-        masked = apply_strip(picture, [[0, 0, 9, 9]], strip)
+        image = pil.fromarray(noise()).convert(mode)
+        masked = apply_strip(image, [[0, 0, 9, 9]], strip)
         assert masked.image.mode == ("L" if mode == "L" else "RGB")
         shown = np.asarray(masked.image)
         assert (shown[:5] == DEFAULT_FILL).all()
-        np.testing.assert_array_equal(shown[5:], np.asarray(picture.convert(masked.image.mode))[5:])
-        assert apply_strip(picture, NOTHING, strip, mask_mode="crop").image.size == (WIDTH, HEIGHT - 5)
+        np.testing.assert_array_equal(shown[5:], np.asarray(image.convert(masked.image.mode))[5:])
+        assert apply_strip(image, NOTHING, strip, mask_mode="crop").image.size == (WIDTH, HEIGHT - 5)
 
 
 def test_an_empty_box_is_no_target():

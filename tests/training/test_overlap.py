@@ -20,8 +20,8 @@ from train_builtin.packs import Pack, write_pack
 SIZE = 160, 120
 
 
-def photograph(seed: int) -> Image.Image:
-    """Clouds of several sizes: as in photographs, most of the contrast is in low frequencies."""
+def make_image(seed: int) -> Image.Image:
+    """Clouds of several sizes: as in images, most of the contrast is in low frequencies."""
     random = np.random.default_rng(seed)
     total = np.zeros((SIZE[1], SIZE[0], 3))
     for cells in (4, 8, 16, 32):
@@ -56,10 +56,10 @@ def places(tmp_path):
     held_out = tmp_path / "held"
     held_out.mkdir()
     for seed in range(12):
-        photograph(seed).save(held_out / f"{seed}.png")
-    files = [disguise(photograph(seed)) for seed, disguise in enumerate(PLANTED.values())]
+        make_image(seed).save(held_out / f"{seed}.png")
+    files = [disguise(make_image(seed)) for seed, disguise in enumerate(PLANTED.values())]
     names = [*PLANTED, *(f"other {seed}" for seed in range(100, 140))]
-    files += [file_of(photograph(seed), "JPEG", 90) for seed in range(100, 140)]
+    files += [file_of(make_image(seed), "JPEG", 90) for seed in range(100, 140)]
     pack = Pack(files, names, np.tile(SIZE, (len(names), 1)), [np.zeros((0, 6), np.float32)] * len(names))
     parts = write_pack(pack, tmp_path / "train.npz", tmp_path / "train.bin", source="mine", part_size=len(files[0]))
     assert len(parts) > 2

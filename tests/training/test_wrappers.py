@@ -239,7 +239,7 @@ class TestTorchvision:
         assert tuple(changed["boxes"].canvas_size) == tuple(got.shape[-2:])
         np.testing.assert_allclose(changed["boxes"].as_subclass(torch.Tensor), from_corners(masked.boxes, ours, SIZE))
 
-    def test_pictures(self, torch, kinds):
+    def test_images(self, torch, kinds):
         from PIL.Image import fromarray
 
         target = {"boxes": kinds["boxes"](torch.tensor(BOXES), format=Format.XYXY, canvas_size=(HEIGHT, WIDTH))}
@@ -368,12 +368,12 @@ class Coco:
 
 class TestTransformersDataset:
     @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
-    @pytest.mark.parametrize("as_picture", [False, True])
+    @pytest.mark.parametrize("as_image", [False, True])
     @pytest.mark.parametrize("bands", [0, 1])
-    def test_annotations(self, torch, mask_mode, as_picture, bands):
+    def test_annotations(self, torch, mask_mode, as_image, bands):
         from PIL.Image import fromarray
 
-        image = fromarray(noise()) if as_picture else noise()
+        image = fromarray(noise()) if as_image else noise()
         dataset = MaskedDetectionDataset(Coco(image), probability=1, band_fraction=bands, seed=1, mask_mode=mask_mode)
         for index, item in enumerate(dataset):
             strip = draw_strip(*SIZE, np.random.default_rng((1, 0, index)), probability=1, band_fraction=bands)

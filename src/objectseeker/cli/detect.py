@@ -85,8 +85,8 @@ def detect(
     Boxes that only masking recovered raise an alert. With --certify every box says where no patch can hide it on the
     unmodified image, and where no patch can have made it. Exit code 1: some images failed. 2: all did.
 
-    Example:  objectseeker detect photos/ --out found --certify
-    Example:  objectseeker detect photos/ --defense defense.json --out found
+    Example:  objectseeker detect images/ --out found --certify
+    Example:  objectseeker detect images/ --defense defense.json --out found
     Example:  objectseeker detect clip.mp4 --start 1:30 --stride 5 --out clip
     """
     from objectseeker.inference import detect as run_detection

@@ -117,11 +117,11 @@ def tune(
     edge_factor and cluster_distance, or sets an option of the detector. With annotations the price may be --max-ap-loss
     at an --operating-point instead, as in the paper.
 
-    Example:  objectseeker tune photos/ --detector onnx:model.onnx --threshold 0.4 --out tuned
+    Example:  objectseeker tune images/ --detector onnx:model.onnx --threshold 0.4 --out tuned
     Example:  objectseeker tune clip.mp4 --detector onnx:model.onnx --latency 500 --out tuned
     Example:  objectseeker tune runs/mine --threshold 0.4 --spurious 0.5 --passes 40 --out tuned
     Example:  objectseeker tune runs/voc --max-ap-loss 1 --operating-point clean_recall=0.8 --out tuned
-    Example:  objectseeker detect photos/ --defense tuned/defense.json --certify --out found
+    Example:  objectseeker detect images/ --defense tuned/defense.json --certify --out found
     """
     from objectseeker.core.recipes import parse_recipe
     from objectseeker.metrics.tuning import masks_for_budget
