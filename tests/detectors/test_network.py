@@ -338,7 +338,7 @@ def test_a_layout_that_cannot_be_read_is_named(text, message):
         parse_layout(text)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"score_floor": 2.0}, {"max_boxes": 0}])
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"score_floor": 2.0}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ObjectSeekerError, match=next(iter(options))):
         network(lambda batch: [], **options)

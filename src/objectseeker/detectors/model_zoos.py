@@ -204,11 +204,10 @@ def ultralytics_detector(
         (result,) = model.predict(np.ascontiguousarray(image[..., ::-1]), imgsz=[height, width], **options)
         return RawBoxes(result.boxes.xyxy, result.boxes.conf, result.boxes.cls)
 
-    processor = fingerprint.on_cpu() if device == "cpu" else fingerprint.device_fingerprint(device)
-    settings = f"{width}x{height} floor={score_floor:g} {processor}"
+    settings = f"{width}x{height} floor={score_floor:g} {fingerprint.device_fingerprint(device)}"
     if weights is None:
         model.fuse()  # as the first prediction would, so that the weights are the same before it and after
-        named = f"{type(model).__name__} ({settings}) sha256:{fingerprint.hash_weights(model.model)}"
+        named = f"{type(model).__name__} ({settings}) sha256:{fingerprint.hash_module(model.model, weights_only=True)}"
     else:
         named = f"{weights.name} ({settings}) sha256:{fingerprint.hash_files(weights)}"
     return SingleImageDetector(

@@ -13,7 +13,8 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -51,6 +52,7 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
 DEVICE = re.compile(r"(cpu|cuda|openvino)(?::(\d{1,3}))?")  # cuda:1 is the second GPU
 BATCH_ON = {"cpu": 1, "cuda": 8, "openvino": 1}  # views per forward pass, by measurement
 PADDLE_INPUTS = {"scale_factor", "im_shape"}  # further inputs of PaddleDetection besides the image
+OPENVINO_PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 
 log = logging.getLogger("objectseeker")
 
@@ -75,34 +77,33 @@ def load_onnx(
     same at the same number of these, so it is part of the fingerprint. `precision` is bfloat16 only on `openvino`, a
     device that is the CPU.
     """
-    path, asked = Path(path), NetworkOptions(**options)
-    kind, _ = parse_device(asked.device)
+    path, requested = Path(path), NetworkOptions(**options)
+    kind, _ = parse_device(requested.device)
     on_cpu = kind in ("cpu", "openvino")
     if precision != "float32" and kind != "openvino":
-        raise ObjectSeekerError(f"precision {precision} of an ONNX graph needs device openvino: got {asked.device!r}")
+        raise ObjectSeekerError(
+            f"precision {precision} of an ONNX graph needs device openvino: got {requested.device!r}"
+        )
     workers = (available_cores() if on_cpu else 1) if workers is None else require_count(workers, "workers")
     threads = max(available_cores() // workers, 1)
     require_file(path)
     weight_files = external_files(path)  # rejects path traversal before anything is loaded
-    graph = Graph.of(path, open_session(path, "cpu" if on_cpu else asked.device, threads=threads))
-    layout = graph.choose_layout(asked.layout, asked.input_size)
+    graph = Graph.from_session(path, open_session(path, "cpu" if on_cpu else requested.device, threads=threads))
+    layout = graph.choose_layout(requested.layout, requested.input_size)
     outputs, classes = graph.outputs_for(layout)
     layout = graph.resolve_background(layout, classes, class_names)
-    size = graph.choose_size(asked.input_size, layout)
+    size = graph.choose_size(requested.input_size, layout)
     dtype = graph.input_type
-    if asked.mask_mode == "crop" and (graph.size is not None or layout.stride == 1):
+    if requested.mask_mode == "crop" and (graph.size is not None or layout.stride == 1):
         raise ObjectSeekerError(f"{path} takes inputs of one size only: mask by fill, or export it with free sizes")
-    batch = graph.choose_batch(asked.batch_size, layout) or BATCH_ON[kind]
-    settings = asked.describe(layout, size, batch)
+    batch = graph.choose_batch(requested.batch_size, layout) or BATCH_ON[kind]
+    settings = requested.describe(layout, size, batch)
     settings += f" threads={threads}" * (on_cpu and threads > 1)
     settings += f" openvino {precision}" * (kind == "openvino")
-    settings += f" {fingerprint.on_cpu() if on_cpu else kind}"
+    settings += f" {fingerprint.device_fingerprint('cpu') if on_cpu else kind}"
+    engine: Any = graph.session
     if kind == "openvino":
-        from objectseeker.detectors.openvino import OpenVinoSession
-
-        engine: Any = OpenVinoSession(path, precision=precision, workers=workers, threads=threads)
-    else:
-        engine = graph.session
+        engine = OpenVinoSession(path, precision=precision, workers=workers, threads=threads)
     return NetworkDetector(
         names=graph.choose_names(class_names, classes, layout),
         fingerprint=f"{path.name} ({settings}) sha256:{fingerprint.hash_files(path, *weight_files)}",
@@ -111,9 +112,9 @@ def load_onnx(
         input_size=size,
         batch_size=batch,
         dtype=dtype,
-        score_floor=asked.score_floor,
+        score_floor=requested.score_floor,
         dynamic_batch=layout.batched and graph.batch_size is None,
-        mask_mode=asked.mask_mode,
+        mask_mode=requested.mask_mode,
         workers=workers,
     )
 
@@ -130,7 +131,7 @@ class Graph:
     size: Size | None
 
     @classmethod
-    def of(cls, path: Path, session: Any) -> Graph:
+    def from_session(cls, path: Path, session: Any) -> Graph:
         inputs, outputs = ([_tensor(e) for e in every] for every in (session.get_inputs(), session.get_outputs()))
         inputs.sort(key=lambda tensor: len(tensor.shape) not in (3, 4))  # PaddleDetection may put im_shape first
         image, others = inputs[0], {tensor.name for tensor in inputs[1:]}
@@ -156,8 +157,8 @@ class Graph:
             raise ObjectSeekerError(f"{self.path} takes {image_type} images: export it with a floating point input")
         return INPUT_TYPES[image_type]
 
-    def choose_layout(self, wanted: str | Layout | None, size: int | tuple[int, int] | None) -> Layout:
-        text = layout_from_metadata(self.metadata) if wanted is None else wanted
+    def choose_layout(self, requested: str | Layout | None, size: int | tuple[int, int] | None) -> Layout:
+        text = layout_from_metadata(self.metadata) if requested is None else requested
         if text is not None:
             return parse_layout(text)
         exported_by_yolo = {"names", "stride"} <= set(self.metadata)
@@ -180,14 +181,15 @@ class Graph:
         if math.prod(shape) * np.dtype(self.input_type).itemsize > MAX_BATCH_BYTES:  # rejected later on
             return name
         try:
-            ((seen,), *_) = _forward(self, [self.outputs[0].name], LAYOUTS[name])(np.full(shape, 0.5, self.input_type))
+            ((output,), *_) = _forward(self, [self.outputs[0].name], LAYOUTS[name])(
+                np.full(shape, 0.5, self.input_type)
+            )
         except ObjectSeekerError:  # of a size that it does not take, which is reported when it is used
             return name
-        boxes = (seen if name == "yolox" else seen.T)[:, :4].astype(np.float64)
-        found = infer_box_format(boxes, size)
-        if found == "corners":
+        box_format = infer_box_format((output if name == "yolox" else output.T)[:, :4].astype(np.float64), size)
+        if box_format == "corners":
             return {"yolox": "picodet", "yolov8": "yolov9"}[name]
-        if found == "centers" and name == "yolox":
+        if box_format == "centers" and name == "yolox":
             raise ObjectSeekerError(
                 f"{self.path} has YOLOX's shapes, but its boxes are decoded already: choose a layout "
                 "(--set layout=NAME), yolov5 for YOLOv6, yolov5,fit=top-left,channels=bgr,std=1 for YOLOX"
@@ -205,40 +207,40 @@ class Graph:
             )
         return [tensor.name for tensor in ordered], classes
 
-    def choose_size(self, wanted: int | tuple[int, int] | None, layout: Layout) -> Size:
+    def choose_size(self, requested: int | tuple[int, int] | None, layout: Layout) -> Size:
         fixed = None if self.size is None else f"{self.path} is fixed to inputs of {self.size[0]}x{self.size[1]}"
         if fixed and layout.free_sides:
             raise ObjectSeekerError(f"{fixed}: omit trim and fit=max-area")
-        if wanted is None:
+        if requested is None:
             return self.size or parse_size(layout.input_size)
-        size = parse_size(wanted)
+        size = parse_size(requested)
         if fixed and self.size != size:
             raise ObjectSeekerError(f"{fixed}, not {size[0]}x{size[1]}: omit the input size")
         return size
 
-    def choose_batch(self, wanted: int | None, layout: Layout) -> int | None:
+    def choose_batch(self, requested: int | None, layout: Layout) -> int | None:
         """Return how many views run together; None if neither the graph nor the caller fixes it."""
         fixed = self.batch_size if layout.batched else 1
-        if fixed is not None and wanted not in (None, fixed):
-            log.warning("%s takes batches of %d only: batch %d is not used", self.path, fixed, wanted)
-        return fixed or wanted
+        if fixed is not None and requested not in (None, fixed):
+            log.warning("%s takes batches of %d only: batch %d is not used", self.path, fixed, requested)
+        return fixed or requested
 
-    def resolve_background(self, layout: Layout, classes: int | None, wanted: Sequence[str] | None) -> Layout:
+    def resolve_background(self, layout: Layout, classes: int | None, names: Sequence[str] | None) -> Layout:
         """Decide whether the last class is the background: not if the graph has COCO's numbers or a name."""
-        named = len(wanted if wanted is not None else class_names.from_metadata(self.metadata))
+        named = len(names if names is not None else class_names.from_metadata(self.metadata))
         own = classes is not None and (named == classes or (named == 0 and classes == len(class_names.COCO_91)))
         return replace(layout, background="none") if own and layout.background == "last" else layout
 
-    def choose_names(self, wanted: Sequence[str] | None, classes: int | None, layout: Layout) -> tuple[str, ...]:
+    def choose_names(self, names: Sequence[str] | None, classes: int | None, layout: Layout) -> tuple[str, ...]:
         """Return a name for every label that the graph can return."""
         hidden = layout.background == "last"
         labels = None if classes is None else classes - hidden + layout.label_offset
-        if wanted is not None:
-            if labels is not None and len(wanted) != labels:
+        if names is not None:
+            if labels is not None and len(names) != labels:
                 raise ObjectSeekerError(
-                    f"{self.path} has {labels} classes, but {len(wanted)} names were given: give one for each, by label"
+                    f"{self.path} has {labels} classes, but {len(names)} names were given: give one for each, by label"
                 )
-            return tuple(wanted)
+            return tuple(names)
         own = class_names.from_metadata(self.metadata)
         if own:
             return own + class_names.numbered_names(len(own), labels or 0)
@@ -292,6 +294,46 @@ def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
     return session
 
 
+class OpenVinoSession:
+    """A graph compiled by OpenVINO for a CPU, in float32 or bfloat16, with the `run` of an ONNX Runtime session.
+
+    Each precision is a detector of its own: its boxes differ from ONNX Runtime's, and so does its fingerprint. Each of
+    the `workers` threads that call `run` at the same time has its own buffers: they share nothing that a view could
+    change. A call takes `threads` threads.
+    """
+
+    def __init__(self, path: Path, *, precision: str, workers: int, threads: int) -> None:
+        try:
+            import openvino
+        except ImportError:
+            raise ObjectSeekerError("device openvino needs pip install 'objectseeker[openvino]'") from None
+        if precision not in OPENVINO_PRECISIONS:
+            precisions = ", ".join(OPENVINO_PRECISIONS)
+            raise ObjectSeekerError(f"precision on openvino must be one of {precisions}: got {precision!r}")
+        core = openvino.Core()
+        if precision == "bfloat16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            raise ObjectSeekerError("this processor does not compute in bfloat16: omit precision")
+        settings = {
+            "INFERENCE_PRECISION_HINT": OPENVINO_PRECISIONS[precision],
+            "NUM_STREAMS": workers,
+            "INFERENCE_NUM_THREADS": workers * threads,
+            "ENABLE_CPU_PINNING": False,  # other processes have cores, too
+        }
+        try:
+            self._compiled: Any = core.compile_model(core.read_model(path), "CPU", settings)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ObjectSeekerError(f"openvino cannot load {path}, use device cpu: {reason}") from None
+        self._own = threading.local()
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """Return the named outputs, as copies."""
+        if not hasattr(self._own, "request"):
+            self._own.request = self._compiled.create_infer_request()
+        self._own.request.infer(dict(feeds), share_inputs=True)
+        return [np.array(self._own.request.get_tensor(name).data) for name in outputs]
+
+
 def available_cores() -> int:
     """Return the number of cores for this process; in a container often fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -309,8 +351,8 @@ def _guess_class_names(path: Path, labels: int | None, layout: Layout) -> tuple[
         return class_names.numbered_names(0, count)
     which = "its classes, which it does not count," if labels is None else f"its {count} classes"
     dataset = "PASCAL VOC" if count == len(class_names.VOC_20) else "COCO"
-    taken = f"{which} are taken for those of {dataset}"
-    log.warning("%s does not name its classes: %s; --set class_names=@FILE sets others", path.name, taken)
+    assumption = f"{which} are taken for those of {dataset}"
+    log.warning("%s does not name its classes: %s; --set class_names=@FILE sets others", path.name, assumption)
     return class_names.BY_COUNT[count]
 
 
@@ -322,13 +364,15 @@ def _forward(graph: Graph, outputs: list[str], layout: Layout) -> Forward:
         height, width = batch.shape[2:]
         feeds: dict[str, Array] = {image.name: batch[0] if unbatched_input else batch}
         for entry in sizes:  # the network input's own size: boxes then come back in its pixels, as everywhere else
-            told = {"scale_factor": (1, 1), "im_shape": (height, width)}.get(entry.name, (width, height))
-            feeds[entry.name] = np.full((len(batch), 2), told, np.int64 if entry.integer else np.float32)
+            stated = {"scale_factor": (1, 1), "im_shape": (height, width)}.get(entry.name, (width, height))
+            feeds[entry.name] = np.full((len(batch), 2), stated, np.int64 if entry.integer else np.float32)
         try:
             every = graph.session.run(outputs, feeds)
         except Exception as error:
             reason = str(error).splitlines()[0]
-            raise ObjectSeekerError(f"the graph does not take {_shape(batch)} inputs: {reason}") from None
+            raise ObjectSeekerError(
+                f"the graph does not take {_shape(batch)} inputs: {reason}. Choose another input size."
+            ) from None
         if not layout.batched:
             return [every]
         if any(len(output) != len(batch) for output in every):
@@ -390,32 +434,32 @@ def _locations(message: memoryview, kind: str) -> Iterator[str]:
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Yield the number and content of every field that has a length."""
-    place = 0
-    while place < len(message):
-        tag, place = _varint(message, place)
+    offset = 0
+    while offset < len(message):
+        tag, offset = _varint(message, offset)
         wire = tag & 7
         if wire == VARINT:
-            _, place = _varint(message, place)
+            _, offset = _varint(message, offset)
         elif wire in (FIXED64, FIXED32):
-            place += 8 if wire == FIXED64 else 4
+            offset += 8 if wire == FIXED64 else 4
         elif wire == LENGTH:
-            length, place = _varint(message, place)
-            if place + length > len(message):
+            length, offset = _varint(message, offset)
+            if offset + length > len(message):
                 raise ValueError("a field is longer than its message")
-            yield tag >> 3, message[place : place + length]
-            place += length
+            yield tag >> 3, message[offset : offset + length]
+            offset += length
         elif wire not in (START, END):  # the fields of a group are read as if they were outside it: rather too much
             raise ValueError(f"unknown wire type {wire}")
 
 
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
+def _varint(message: memoryview, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = message[place]
-        place += 1
+        byte = message[offset]
+        offset += 1
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            return value, place
+            return value, offset
         if shift > 63:
             raise ValueError("a number of more than 64 bits")

@@ -25,14 +25,14 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.maite import MaiteDetector, has_maite_metadata
 from objectseeker.core.masks import DEFAULT_FILL, Image
-from objectseeker.core.seeker import UNTOUCHED, ViewDetector
+from objectseeker.core.seeker import UNTOUCHED, Detector, ViewDetector
 from objectseeker.detectors.network import fingerprint
 from objectseeker.detectors.network.class_names import MAX_CLASSES, normalize_names
 from objectseeker.errors import ObjectSeekerError
@@ -58,12 +58,6 @@ ACCESS = 3  # the bits of `open` flags that tell reading from writing
 LOADER = str(Path(__file__).with_name("python.py"))  # the file whose frame marks the start of the detector's code
 
 
-class DetectorFunction(Protocol):
-    """A callable from images to one `Detections` per image."""
-
-    def __call__(self, images: Sequence[Image], /) -> Sequence[Detections]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class PythonDetector:
     """A callable with class names and a fingerprint.
@@ -71,10 +65,10 @@ class PythonDetector:
     `unverified_reason` says why the fingerprint may miss a change of the weights; None if it does not.
     """
 
-    function: DetectorFunction
+    function: Detector
     names: tuple[str, ...]
     fingerprint: str
-    unverified_reason: str | None = None
+    unverified_reason: str | None
 
     @property
     def one_by_one(self) -> bool:
@@ -159,7 +153,7 @@ def adapt_object(source: Any) -> Any:
     return source
 
 
-def wrap_callable(function: DetectorFunction, *, class_names: Sequence[str] | None = None) -> PythonDetector:
+def wrap_callable(function: Detector, *, class_names: Sequence[str] | None = None) -> PythonDetector:
     """Wrap a callable that was passed in memory.
 
     Its weights are already loaded, so only its attribute `fingerprint`, a string that you change with the weights, can
@@ -170,21 +164,22 @@ def wrap_callable(function: DetectorFunction, *, class_names: Sequence[str] | No
     named = f"fingerprint {token}, " if token else ""
     sources = fingerprint.hash_file_set(SourceGraph.from_module(module_name).modules.values())
     contents = hashlib.sha256(f"{token} {sources}".encode()).hexdigest()
+    hashed = f"{name} ({named}{fingerprint.device_fingerprint('cpu')}) sha256:{contents}"
     reason = None if token else _describe_unverified(name, "it was passed in memory")
-    return _wrap(function, name, class_names, None, f"{name} ({named}{fingerprint.on_cpu()}) sha256:{contents}", reason)
+    return _wrap(function, name, class_names, None, hashed, reason)
 
 
-def callable_name(function: DetectorFunction) -> str:
+def callable_name(function: Detector) -> str:
     """Return the name of a callable with its module, such as `mine.detect`."""
     return f"{_module_of(function)}.{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def _module_of(function: DetectorFunction) -> str:
+def _module_of(function: Detector) -> str:
     return str(getattr(function, "__module__", None) or type(function).__module__)
 
 
 def _wrap(
-    function: DetectorFunction,
+    function: Detector,
     spec: str,
     class_names: Sequence[str] | None,
     module: ModuleType | None,
@@ -196,16 +191,6 @@ def _wrap(
     return kind(function, names, hashed, unverified_reason)
 
 
-class _Import(NamedTuple):
-    """Record of an import: files read and written, modules imported, untracked events."""
-
-    read: frozenset[Path] = frozenset()
-    written: frozenset[Path] = frozenset()
-    modules: frozenset[str] = frozenset()
-    untracked: frozenset[str] = frozenset()
-
-
-_imports: dict[str, _Import] = {}  # by module
 _loaded: dict[str, tuple[ModuleType, str, str | None]] = {}  # by target: module, fingerprint, unverified reason
 
 
@@ -213,45 +198,33 @@ def _import(name: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        with _record_imports():
+        with _record_access():
             return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise ObjectSeekerError(f"importing {name} failed: {type(error).__name__}: {error}") from error
+        raise ObjectSeekerError(
+            f"importing {name} failed: {type(error).__name__}: {error}. Correct it, or the name."
+        ) from error
 
 
-@contextmanager
-def _record_imports() -> Iterator[OpenedFiles]:
-    """Record which modules the block imports, and which files it opens."""
-    before = set(sys.modules)
-    with record_file_access() as opened:
-        yield opened
-    imported = frozenset(set(sys.modules) - before)
-    record = _Import(
-        frozenset(data_files(opened.read)), frozenset(opened.written), imported, frozenset(opened.untracked)
-    )
-    _imports.update(dict.fromkeys(imported, record))
-
-
-def _fingerprint(target: str, module: ModuleType, function: DetectorFunction) -> tuple[str, str | None]:
+def _fingerprint(target: str, module: ModuleType, function: Detector) -> tuple[str, str | None]:
     """Return the fingerprint of a detector, and why it may miss a change of the weights."""
-    token = _read_token(f"python:{target}", function, module)
+    token, processor = _read_token(f"python:{target}", function, module), fingerprint.device_fingerprint("cpu")
     if token is not None:
         sources = fingerprint.hash_file_set(SourceGraph.from_module(module.__name__).modules.values())
-        return f"{target} (fingerprint {token}, {fingerprint.on_cpu()}) sha256:{sources}", None
-    with _record_imports() as opened:
+        return f"{target} (fingerprint {token}, {processor}) sha256:{sources}", None
+    with _record_access() as call:
         failure = _call_once(function)
-    imported = _imports.get(module.__name__, _Import()).modules
-    program = SourceGraph.from_module(module.__name__, *imported)
-    imports = [_imports.get(name, _Import()) for name in program.modules]
-    written = opened.written.union(*(record.written for record in imports))
-    read = data_files(opened.read).union(*(record.read for record in imports)) | (program.named_files - written)
+    program = SourceGraph.from_module(module.__name__, *_imports.get(module.__name__, Access()).modules)
+    imports = [_imports.get(name, Access()) for name in program.modules]
+    written = call.written.union(*(record.written for record in imports))
+    read = call.read.union(*(record.read for record in imports)) | (program.named_files - written)
     contents = fingerprint.hash_file_set({*read, *program.modules.values()})
-    listed = f"{target} ({_list_files(read)}{fingerprint.on_cpu()}) sha256:{contents}"
+    listed = f"{target} ({_list_files(read)}{processor}) sha256:{contents}"
     if failure is not None:
         why = f"it failed on a gray image of {TRIAL_SIZE[1]}x{TRIAL_SIZE[0]} ({type(failure).__name__})"
     elif unrecorded := [name for name in program.modules if name not in _imports]:
         why = f"{unrecorded[0]} had been imported before"
-    elif untracked := sorted(opened.untracked.union(*(record.untracked for record in imports))):
+    elif untracked := sorted(call.untracked.union(*(record.untracked for record in imports))):
         why = untracked[0]
     elif packages := program.compiled_packages:
         why = f"{packages[0]} may read files where Python does not see it"
@@ -267,7 +240,7 @@ def _describe_unverified(name: str, why: str) -> str:
     return f"the weights of {name} cannot be verified, because {why}: {advice}"
 
 
-def _call_once(function: DetectorFunction) -> Exception | None:
+def _call_once(function: Detector) -> Exception | None:
     """Call the detector once, as it will be called, so that it reads its files; return what it raises."""
     image = np.full(TRIAL_SIZE, DEFAULT_FILL, np.uint8)
     try:
@@ -324,16 +297,18 @@ def _list_files(files: Iterable[Path]) -> str:
 # --- which files a program opens --------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class OpenedFiles:
-    """The paths that were opened for reading (or both), and those opened only for writing."""
+@dataclass(slots=True, eq=False)
+class Access:
+    """What a block opened and imported: paths opened for reading (or both), and those opened only for writing."""
 
     read: set[Path] = field(default_factory=set)
     written: set[Path] = field(default_factory=set)
     untracked: set[str] = field(default_factory=set)  # events behind which Python cannot see what is read
+    modules: set[str] = field(default_factory=set)
 
 
-_recorders: list[tuple[OpenedFiles, frozenset[int | None]]] = []  # with the threads that each one ignores
+_imports: dict[str, Access] = {}  # by module
+_recorders: list[tuple[Access, frozenset[int | None]]] = []  # with the threads that each one ignores
 
 
 @lru_cache(maxsize=1)
@@ -354,13 +329,13 @@ def _audit_event(event: str, args: tuple[Any, ...]) -> None:
             path = path.resolve()
         if _importing_installed(sys._getframe(1)):
             return
-        for opened, ignored in _recorders:
+        for access, ignored in _recorders:
             if threading.get_ident() in ignored:
                 continue
             if path is None:
-                opened.untracked.add(UNTRACKED[event])
+                access.untracked.add(UNTRACKED[event])
             else:
-                (opened.written if args[2] & ACCESS == os.O_WRONLY else opened.read).add(path)
+                (access.written if args[2] & ACCESS == os.O_WRONLY else access.read).add(path)
 
 
 def _importing_installed(frame: FrameType | None) -> bool:
@@ -377,25 +352,25 @@ def _importing_installed(frame: FrameType | None) -> bool:
 
 
 @contextmanager
-def record_file_access() -> Iterator[OpenedFiles]:
-    """Record the files that this thread, and threads that it starts, open inside the block."""
+def _record_access() -> Iterator[Access]:
+    """Record what this thread, and threads that it starts, open and import inside the block.
+
+    In the end `read` has the regular files that belong to no installation and were not imported.
+    """
     _install_hook()
     others = frozenset(thread.ident for thread in threading.enumerate()) - {threading.get_ident()}
-    entry = OpenedFiles(), others
+    entry, modules = (Access(), others), set(sys.modules)
     _recorders.append(entry)
     try:
-        yield entry[0]
+        yield (access := entry[0])
     finally:
         _recorders.remove(entry)
-
-
-def data_files(opened: Iterable[Path]) -> set[Path]:
-    """Select the regular files among opened paths that belong to no installation and were not imported."""
-    files = {path for path in opened if not _is_installed(path) and _is_file(path)}
-    if any(path.suffix == ".py" for path in files):  # settings may be written in Python, too
-        imported = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-        files -= {Path(file).resolve() for file in imported if file}
-    return files
+    access.read = {path for path in access.read if not _is_installed(path) and _is_file(path)}
+    if any(path.suffix == ".py" for path in access.read):  # settings may be written in Python, too
+        files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        access.read -= {Path(file).resolve() for file in files if file}
+    access.modules = set(sys.modules) - modules
+    _imports.update(dict.fromkeys(access.modules, access))
 
 
 # --- which sources a program consists of ------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import Image, as_image, fill_rectangles
-from objectseeker.core.seeker import keep_successful_views, try_view
+from objectseeker.detectors.network import detect_each_view
 
 if TYPE_CHECKING:
     from objectseeker.detectors import LoadedDetector
@@ -49,12 +49,12 @@ class ResizedViews:
         image = as_image(image)
         height, width = image.shape[:2]
 
-        def see(view: int) -> Detections | BaseException:
+        def detect(view: int) -> Detections:
             x1, y1, x2, y2 = kept_part(removed[view], width, height)
-            shown = fill_rectangles(image, removed[view], value)[y1:y2, x1:x2].copy()
-            return try_view(lambda: _move(self.detector([shown]), x1, y1))
+            (boxes,) = self.detector([fill_rectangles(image, removed[view], value)[y1:y2, x1:x2].copy()])
+            return Detections(boxes.xyxy + np.array([x1, y1, x1, y1]), boxes.score, boxes.label)
 
-        return keep_successful_views([see(view) for view in range(len(removed))], see, Detections.empty())
+        return detect_each_view(len(removed), detect, Detections.empty())
 
 
 def kept_part(removed: Ints, width: int, height: int) -> tuple[int, int, int, int]:
@@ -66,8 +66,3 @@ def kept_part(removed: Ints, width: int, height: int) -> tuple[int, int, int, in
     if not len(columns):
         return 0, 0, width, height
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
-
-
-def _move(found: Sequence[Detections], x: int, y: int) -> Detections:
-    (boxes,) = found
-    return Detections(boxes.xyxy + np.array([x, y, x, y]), boxes.score, boxes.label)

@@ -33,17 +33,11 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.core.masks import Image, as_image, fill_rectangles
-from objectseeker.core.seeker import keep_successful_views, try_view
-from objectseeker.detectors.network import SingleImageDetector, as_rectangles, fingerprint
+from objectseeker.core.seeker import try_view
+from objectseeker.detectors.network import SingleImageDetector, as_rectangles, detect_each_view, fingerprint
 from objectseeker.detectors.network.class_names import from_mapping
 from objectseeker.detectors.network.preprocess import Size
-from objectseeker.detectors.network.raw_boxes import (
-    SCORE_FLOOR,
-    RawBoxes,
-    count_invalid,
-    log_invalid,
-    to_image_detections,
-)
+from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, RawBoxes
 from objectseeker.detectors.torch_module import import_torch, prepare_module
 from objectseeker.errors import ObjectSeekerError
 
@@ -93,12 +87,11 @@ class TokenDetector(SingleImageDetector):
         height, width = image.shape[:2]
         detect = self.plan((width, height), removed, value)
 
-        def isolated(view: int) -> RawBoxes | BaseException:
-            return try_view(lambda: detect(fill_rectangles(image, removed[view], value), view))
+        def detect_view(view: int) -> RawBoxes:
+            return detect(fill_rectangles(image, removed[view], value), view)
 
-        views = keep_successful_views([isolated(view) for view in range(len(removed))], isolated, NOTHING)
-        log_invalid(sum(count_invalid(entry, floor=self.score_floor) for entry in views))
-        return [to_image_detections(entry, image, floor=self.score_floor) for entry in views]
+        views = detect_each_view(len(removed), detect_view, NOTHING)
+        return self.to_detections([image] * len(views), views)
 
 
 NOTHING = RawBoxes(np.empty((0, 4)), np.empty(0), np.empty(0))

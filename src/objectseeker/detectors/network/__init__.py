@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from objectseeker.detectors.network.preprocess import (
     prepare,
 )
 from objectseeker.detectors.network.raw_boxes import (
-    MAX_BOXES,
     SCORE_FLOOR,
     RawBoxes,
     count_invalid,
@@ -82,11 +81,14 @@ class SingleImageDetector:
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         images = [as_image(image) for image in images]
-        found = [self.detect_one(image) for image in images]
-        log_invalid(sum(count_invalid(entry, floor=self.score_floor) for entry in found))
+        return self.to_detections(images, [self.detect_one(image) for image in images])
+
+    def to_detections(self, images: Iterable[Image], raw_boxes: Sequence[RawBoxes]) -> list[Detections]:
+        """Validate the boxes of every image, and log how many are invalid."""
+        log_invalid(sum(count_invalid(raw, floor=self.score_floor) for raw in raw_boxes))
         return [
-            to_image_detections(entry, image, floor=self.score_floor)
-            for entry, image in zip(found, images, strict=True)
+            to_image_detections(raw, image, floor=self.score_floor)
+            for raw, image in zip(raw_boxes, images, strict=True)
         ]
 
 
@@ -97,8 +99,7 @@ Predict = Callable[[Any], tuple[Any, Any]]  # tensors N x 3 x H x W -> boxes N x
 
 MAX_BATCH_BYTES = 2**32  # of network input at a time
 
-_Task = TypeVar("_Task")
-_Result = TypeVar("_Result")
+_Decoded = tuple[Detections, int]  # the valid boxes of a view, and the number of invalid ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,7 +127,6 @@ class NetworkDetector:
     batch_size: int = 8
     dtype: str = "float32"
     score_floor: float = SCORE_FLOOR
-    max_boxes: int = MAX_BOXES
     dynamic_batch: bool = True  # forward takes batches of any size
     mask_mode: MaskMode = "fill"
     crop_stride: int = 1  # sides of a cropped view are multiples of this many strides
@@ -137,15 +137,21 @@ class NetworkDetector:
     def __post_init__(self) -> None:
         require_count(self.batch_size, "batch_size")
         require_count(self.workers, "workers")
-        require_count(self.max_boxes, "max_boxes")
         require_fraction(self.score_floor, "score_floor")
-        require_mask_mode(self.mask_mode)
-        require_strides(self.input_size, self.layout)
+        if self.mask_mode not in get_args(MaskMode):
+            instead = "; YOLOS and RF-DETR of transformers drop tokens" if self.mask_mode == "drop" else ""
+            modes = ", ".join(get_args(MaskMode))
+            raise ObjectSeekerError(f"mask_mode must be one of {modes}: got {self.mask_mode!r}{instead}")
         width, height = self.input_size
-        taken = self.batch_size * 3 * width * height * np.dtype(self.dtype).itemsize
-        if taken > MAX_BATCH_BYTES:
+        if any(require_count(side, "input_size") % self.layout.stride for side in self.input_size):
             raise ObjectSeekerError(
-                f"a batch of {self.batch_size} views of {width}x{height} takes {taken / 2**30:.1f} GB, more than "
+                f"input_size {width}x{height} does not fit layout {self.layout.name}: "
+                f"both sides must be multiples of {self.layout.stride}"
+            )
+        batch_bytes = self.batch_size * 3 * width * height * np.dtype(self.dtype).itemsize
+        if batch_bytes > MAX_BATCH_BYTES:
+            raise ObjectSeekerError(
+                f"a batch of {self.batch_size} views of {width}x{height} takes {batch_bytes / 2**30:.1f} GB, more than "
                 f"{MAX_BATCH_BYTES / 2**30:g}: choose a smaller batch"
             )
 
@@ -156,11 +162,10 @@ class NetworkDetector:
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         """Detect on each image."""
         images = [as_image(image) for image in images]
-        placements = [place_image(image, self.input_size, self.layout) for image in images]
+        placements = [self._place(image) for image in images]
         sizes = [placement.size for placement in placements]
         groups = [  # one group, unless the layout trims
-            (size, np.array([number for number, other in enumerate(sizes) if other == size]))
-            for size in dict.fromkeys(sizes)
+            (size, np.flatnonzero([each == size for each in sizes])) for size in dict.fromkeys(sizes)
         ]
 
         def write(slot: Array, number: int) -> None:
@@ -217,11 +222,13 @@ class NetworkDetector:
 
     def plan(self, image: Image, removed: Ints) -> tuple[InputPlacement, ViewPlan]:
         """Place the image on the network input, and plan which part of it each view shows."""
-        placement = place_image(image, self.input_size, self.layout)
-        stride = self.layout.stride
-        removed = as_rectangles(removed)
+        placement, removed, stride = self._place(image), as_rectangles(removed), self.layout.stride
         step = stride * self.crop_stride
         return placement, cached_view_plan(placement, removed.tobytes(), removed.shape, self.mask_mode, stride, step)
+
+    def _place(self, image: Image) -> InputPlacement:
+        height, width = image.shape[:2]
+        return self.layout.place((width, height), self.input_size)
 
     def _prepare(self, image: Image, placement: InputPlacement) -> Array:
         return normalize(prepare(image, placement, pad=self.layout.pad), self.layout, self.dtype)
@@ -264,20 +271,25 @@ class NetworkDetector:
                 buffers.put(buffer)  # in any case, also out of memory: other workers wait for it
 
         def alone(batch: Array, slot: int, view: int) -> _Decoded | BaseException:
-            for place in range(len(batch)):
-                write(batch[place], view)
+            for position in range(len(batch)):
+                write(batch[position], view)
             return try_view(lambda: decode(self.forward(batch)[slot], view))
 
-        def again(view: int) -> _Decoded | BaseException:
+        def retry(view: int) -> _Decoded | BaseException:
             size = next(size for size, members in batches if view in members)
-            ((_, entry),) = run((size, [view]))
-            return entry
+            ((_, result),) = run((size, [view]))
+            return result
 
-        by_view = dict(entry for entries in _map(run, batches, workers) for entry in entries)
-        found = [by_view[view] for view in range(len(by_view))]
-        decoded = keep_successful_views(found, again, _Decoded(Detections.empty(), 0))
-        log_invalid(sum(entry.broken for entry in decoded))
-        return [entry.boxes for entry in decoded]
+        if workers > 1:
+            with ThreadPoolExecutor(workers) as pool:
+                done = list(pool.map(run, batches))
+        else:
+            done = list(map(run, batches))
+        by_view = dict(result for results in done for result in results)
+        nothing: _Decoded = (Detections.empty(), 0)
+        decoded = keep_successful_views([by_view[view] for view in range(len(by_view))], retry, nothing)
+        log_invalid(sum(invalid for _, invalid in decoded))
+        return [boxes for boxes, _ in decoded]
 
     def _decode(
         self,
@@ -290,20 +302,19 @@ class NetworkDetector:
     ) -> _Decoded:
         """Return the boxes in the outputs of a view of `size` with its top left at `corner` of the input."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is dropped right after
-            found = self._read(outputs, size, whole and self.layout.every_class)
-            broken = count_invalid(found, floor=self.score_floor)
-            boxes = drop_invalid(found._replace(label=found.label + self.layout.label_offset), floor=self.score_floor)
+            raw = self._read(outputs, size, whole and self.layout.every_class)
+            invalid = count_invalid(raw, floor=self.score_floor)
+            boxes = drop_invalid(raw._replace(label=raw.label + self.layout.label_offset), floor=self.score_floor)
         if self.layout.nms is not None:
             boxes = boxes.take(nms(*boxes, threshold=self.layout.nms))
-        raw = boxes._replace(xyxy=placement.to_raw(boxes.xyxy + np.tile(corner, 2)))
-        return _Decoded(keep_best(raw, max_boxes=self.max_boxes), broken)
+        return keep_best(boxes._replace(xyxy=placement.to_raw(boxes.xyxy + np.tile(corner, 2)))), invalid
 
     def _read(self, outputs: Sequence[Array], size: Size, every_class: bool) -> RawBoxes:
         try:
-            found = self.layout.read(outputs, size, self.score_floor, every_class)
-            if found.xyxy.shape != (*found.score.shape, 4) or found.label.shape != found.score.shape:
+            raw = self.layout.read(outputs, size, self.score_floor, every_class)
+            if raw.xyxy.shape != (*raw.score.shape, 4) or raw.label.shape != raw.score.shape:
                 raise ValueError
-            return found
+            return raw
         except (IndexError, ValueError, TypeError) as error:  # by the shapes of the outputs, never by what is in them
             if isinstance(error, ObjectSeekerError):
                 raise
@@ -313,40 +324,16 @@ class NetworkDetector:
             ) from None
 
 
-class _Decoded(NamedTuple):
-    """The valid boxes of a view, and the number of invalid ones."""
-
-    boxes: Detections
-    broken: int
+_View = TypeVar("_View")
 
 
-def _map(function: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: int) -> Iterable[_Result]:
-    """Apply `function` to every task, in order."""
-    if workers <= 1:
-        return map(function, tasks)
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(function, tasks))
+def detect_each_view(count: int, detect: Callable[[int], _View], nothing: _View) -> list[_View]:
+    """Return what `detect` returns for each view, run on its own; `nothing` where it fails, as `core.seeker` says."""
 
+    def attempt(view: int) -> _View | BaseException:
+        return try_view(lambda: detect(view))
 
-def place_image(image: Image, size: Size, layout: Layout) -> InputPlacement:
-    """Place `image` on a network input of `size`."""
-    height, width = image.shape[:2]
-    return layout.place((width, height), size)
-
-
-def require_mask_mode(mask_mode: str) -> None:
-    if mask_mode not in get_args(MaskMode):
-        instead = "; YOLOS and RF-DETR of transformers drop tokens" if mask_mode == "drop" else ""
-        raise ObjectSeekerError(f"mask_mode must be one of {', '.join(get_args(MaskMode))}: got {mask_mode!r}{instead}")
-
-
-def require_strides(size: Size, layout: Layout) -> None:
-    """Reject a network input that the layout's networks cannot take."""
-    if any(require_count(side, "input_size") % layout.stride for side in size):
-        raise ObjectSeekerError(
-            f"input_size {size[0]}x{size[1]} does not fit layout {layout.name}: "
-            f"both sides must be multiples of {layout.stride}"
-        )
+    return keep_successful_views([attempt(view) for view in range(count)], attempt, nothing)
 
 
 def as_rectangles(removed: Ints) -> Ints:

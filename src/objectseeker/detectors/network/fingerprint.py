@@ -30,8 +30,7 @@ def hash_files(*paths: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 
@@ -41,36 +40,26 @@ def hash_file_set(paths: Iterable[Path]) -> str:
     return hashlib.sha256("\n".join(entries).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def hash_module(module: Any) -> str:
+def hash_module(module: Any, *, weights_only: bool = False) -> str:
     """Hash the weights of a PyTorch module and the settings of its parts with SHA-256.
 
     Weights count with their names, types and shapes. The settings of a part are its class and its plain attributes: a
-    threshold or a number of heads decides the boxes as much as the weights do, but is not one of them.
+    threshold or a number of heads decides the boxes as much as the weights do, but is not one of them. `weights_only`
+    is for a module whose attributes change while it runs.
     """
+    import torch
+
     digest = hashlib.sha256()
-    for name, part in module.named_modules():
+    for name, part in () if weights_only else module.named_modules():
         digest.update(f"{name} {type(part).__module__}.{type(part).__qualname__}".encode())
         plain = sorted(
             (key, value) for key, value in vars(part).items() if key not in IGNORED_ATTRIBUTES and _is_plain(value)
         )
         digest.update(repr(plain).encode("utf-8", "backslashreplace"))
-    _add_weights(digest, module)
-    return digest.hexdigest()
-
-
-def hash_weights(module: Any) -> str:
-    """Hash the weights of a PyTorch module alone, for a module whose attributes change while it runs."""
-    digest = hashlib.sha256()
-    _add_weights(digest, module)
-    return digest.hexdigest()
-
-
-def _add_weights(digest: Any, module: Any) -> None:
-    import torch
-
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 # Attributes that decide nothing: where transformers read the model from, with which kernels, whether it is in training.
@@ -95,17 +84,15 @@ def model_fingerprint(model: Any, score_floor: float, device: str, around: objec
 
 
 def device_fingerprint(device: str) -> str:
-    """Return the kind and model of a torch device, not its number: another model may round differently."""
+    """Return the kind and model of a device, not its number: another model may round differently."""
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return f"cpu {instruction_set()}"
+    if kind != "cuda":
+        return kind
     import torch
 
-    kind = torch.device(device).type
-    if kind == "cpu":
-        return on_cpu()
-    return f"{kind} {torch.cuda.get_device_name(device)}" if kind == "cuda" else kind
-
-
-def on_cpu() -> str:
-    return f"cpu {instruction_set()}"
+    return f"cuda {torch.cuda.get_device_name(device)}"
 
 
 @lru_cache(maxsize=1)

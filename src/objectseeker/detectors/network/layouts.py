@@ -10,7 +10,7 @@ score floor first, which keeps it fast.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -33,7 +33,7 @@ DISTANCES = 8  # NanoDet-Plus returns each side of a box as a distribution over 
 _CHOICES = {"fit": get_args(Fit), "channels": get_args(Channels), "background": get_args(Background)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Preprocessing and decoding of one family of networks; the network input is `(pixel - mean) / std`.
 
@@ -53,6 +53,7 @@ class Layout:
 
     name: str
     decode: Decode
+    _: KW_ONLY
     outputs: tuple[str, ...]
     classes: tuple[int, int] | None = None
     batched: bool = True
@@ -141,12 +142,7 @@ def _decode_yolov5(outputs: Sequence[Array], size: Size, floor: float, every_cla
 
 def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """As YOLOv5, but the center is in strides from the grid cell, and the sides are logarithms."""
-    cell, stride = grid(size)
-    if len(outputs[0]) != len(cell):
-        raise ObjectSeekerError(
-            f"a yolox graph has {len(cell)} rows at input {size[0]}x{size[1]}: got {len(outputs[0])}: "
-            "choose another layout"
-        )
+    cell, stride = _grid_of_rows("yolox", outputs[0], size, STRIDES)
     likely = np.flatnonzero(outputs[0][:, 4] >= floor)
     rows = outputs[0][likely]
     if every_class:
@@ -189,12 +185,8 @@ def _decode_queries(outputs: Sequence[Array], size: Size, floor: float, every_cl
 
 def _decode_nanodet(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """A x (class scores, distance distributions to left, top, right and bottom of the cell's corner)."""
-    cell, stride = grid(size, NANODET_STRIDES)
     (rows,) = outputs
-    if len(rows) != len(cell):
-        raise ObjectSeekerError(
-            f"a nanodet graph has {len(cell)} rows at input {size[0]}x{size[1]}: got {len(rows)}: choose another layout"
-        )
+    cell, stride = _grid_of_rows("nanodet", rows, size, NANODET_STRIDES)
     classes = rows.shape[1] - 4 * DISTANCES
     raw = _classes(np.arange(len(rows))[:, None], rows[:, :classes], floor, every_class)
     index = raw.xyxy[:, 0]  # only the numbers of the rows so far
@@ -246,6 +238,16 @@ def _corners(raw: RawBoxes) -> RawBoxes:
     return raw._replace(xyxy=np.concatenate([center - half, center + half], axis=1))
 
 
+def _grid_of_rows(name: str, rows: Array, size: Size, strides: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return the `grid` with one cell per row."""
+    cell, stride = grid(size, strides)
+    if len(rows) != len(cell):
+        raise ObjectSeekerError(
+            f"a {name} graph has {len(cell)} rows at input {size[0]}x{size[1]}: got {len(rows)}: choose another layout"
+        )
+    return cell, stride
+
+
 @lru_cache(maxsize=16)
 def grid(size: Size, strides: tuple[int, ...] = STRIDES) -> tuple[Array, Array]:
     """Return column and row (A x 2) and stride (A x 1) of every grid cell, scale by scale, row by row.
@@ -264,86 +266,37 @@ def grid(size: Size, strides: tuple[int, ...] = STRIDES) -> tuple[Array, Array]:
 
 _UNIT = (1.0, 1.0, 1.0)
 _IMAGENET_MEAN, _IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-_LISTED = ("labels", "boxes", "scores")
-_RAW = ("boxes", "scores")
-_PADDLE: dict[str, Any] = {"fit": "stretch", "mean": _IMAGENET_MEAN, "std": _IMAGENET_STD}
+_ONE: dict[str, Any] = {"outputs": ("output",)}
+_RAW: dict[str, Any] = {"outputs": ("boxes", "scores"), "classes": (2, 0)}
+_LISTED: dict[str, Any] = {"outputs": ("labels", "boxes", "scores")}
+_YOLO: dict[str, Any] = _ONE | {"stride": 32, "nms": 0.65}
+_TOP_LEFT: dict[str, Any] = {"fit": "top-left", "std": _UNIT}
+_IMAGENET: dict[str, Any] = {"mean": _IMAGENET_MEAN, "std": _IMAGENET_STD}
+_PADDLE: dict[str, Any] = _IMAGENET | {"fit": "stretch"}
+_QUERIES: dict[str, Any] = _RAW | {"fit": "stretch", "every_class": True}  # as their own post-processing does
 
 LAYOUTS = {
     layout.name: layout
     for layout in (
+        Layout("decoded", _decode_boxes_scores, **_RAW, **_TOP_LEFT, stride=32, input_size=416, nms=0.65),
+        Layout("yolox", _decode_yolox, **_YOLO, **_TOP_LEFT, classes=(2, 5), channels="bgr"),
+        # And YOLOR, YOLOv7; YOLOv6 as well, though it has YOLOX's shapes.
+        Layout("yolov5", _decode_yolov5, **_YOLO, classes=(2, 5)),
+        # And YOLO11, YOLOv9 of its authors.
+        Layout("yolov8", _decode_yolov8, **_YOLO, classes=(1, 4)),
+        # Of MultimediaTechLab and libreyolo: corners where YOLOv8 has centers.
+        Layout("yolov9", _decode_corner_columns, **_YOLO, classes=(1, 4), every_class=True),
+        Layout("end2end", _decode_rows, **_ONE, stride=32),
+        Layout("detr", _decode_listed, **_LISTED, fit="stretch"),
+        # RT-DETR, D-FINE, DEIM as transformers and others export them.
+        Layout("queries", _decode_queries, **_QUERIES),
+        # The same outputs, another input. Its last class is the background unless it has COCO's 91 numbers, or as many
+        # names (`onnx.Graph.resolve_background`).
+        Layout("rfdetr", _decode_queries, **_QUERIES, **_IMAGENET, input_size=560, background="last"),
         Layout(
-            name="decoded",
-            decode=_decode_boxes_scores,
-            outputs=_RAW,
-            classes=(2, 0),
-            stride=32,
-            input_size=416,
-            fit="top-left",
-            std=_UNIT,
-            nms=0.65,
-        ),
-        Layout(
-            name="yolox",
-            decode=_decode_yolox,
-            outputs=("output",),
-            classes=(2, 5),
-            stride=32,
-            fit="top-left",
-            channels="bgr",
-            std=_UNIT,
-            nms=0.65,
-        ),
-        Layout(
-            name="yolov5",  # and YOLOR, YOLOv7; YOLOv6 as well, though it has YOLOX's shapes
-            decode=_decode_yolov5,
-            outputs=("output",),
-            classes=(2, 5),
-            stride=32,
-            nms=0.65,
-        ),
-        Layout(
-            name="yolov8",  # and YOLO11, YOLOv9 of its authors
-            decode=_decode_yolov8,
-            outputs=("output",),
-            classes=(1, 4),
-            stride=32,
-            nms=0.65,
-        ),
-        Layout(
-            name="yolov9",  # of MultimediaTechLab and libreyolo: corners where YOLOv8 has centers
-            decode=_decode_corner_columns,
-            outputs=("output",),
-            classes=(1, 4),
-            stride=32,
-            nms=0.65,
-            every_class=True,
-        ),
-        Layout(name="end2end", decode=_decode_rows, outputs=("output",), stride=32),
-        Layout(name="detr", decode=_decode_listed, outputs=_LISTED, fit="stretch"),
-        Layout(
-            name="queries",  # RT-DETR, D-FINE, DEIM as transformers and others export them
-            decode=_decode_queries,
-            outputs=_RAW,
-            classes=(2, 0),
-            fit="stretch",
-            every_class=True,  # as their own post-processing does
-        ),
-        Layout(
-            name="rfdetr",  # the same outputs, another input
-            decode=_decode_queries,
-            outputs=_RAW,
-            classes=(2, 0),
-            input_size=560,
-            fit="stretch",
-            mean=_IMAGENET_MEAN,
-            std=_IMAGENET_STD,
-            every_class=True,
-            background="last",  # unless it has COCO's 91 numbers, or as many names (`onnx.Graph.resolve_background`)
-        ),
-        Layout(
-            name="nanodet",
-            decode=_decode_nanodet,
-            outputs=("output",),
+            "nanodet",
+            _decode_nanodet,
+            **_ONE,
             classes=(2, 4 * DISTANCES),
             stride=32,
             input_size=416,
@@ -354,36 +307,13 @@ LAYOUTS = {
             nms=0.6,
             every_class=True,
         ),
-        Layout(
-            name="picodet",  # of libreyolo; PP-YOLOE of PaddleDetection without post-processing
-            decode=_decode_corner_rows,
-            outputs=("output",),
-            classes=(2, 4),
-            stride=32,
-            nms=0.6,
-            every_class=True,
-            **_PADDLE,
-        ),
-        Layout(
-            name="ppyoloe",  # and PicoDet, both without suppression
-            decode=_decode_boxes_any_scores,
-            outputs=_RAW,
-            classes=(2, 0),
-            stride=32,
-            nms=0.7,
-            every_class=True,
-            **_PADDLE,
-        ),
-        Layout(name="paddle", decode=_decode_labels_first, outputs=("rows",), batched=False, **_PADDLE),
-        Layout(
-            name="mmdeploy",
-            decode=_decode_dets_labels,
-            outputs=("dets", "labels"),
-            fit="top-left",
-            mean=_IMAGENET_MEAN,
-            std=_IMAGENET_STD,
-        ),
-        Layout(name="torchvision", decode=_decode_listed, outputs=_LISTED, batched=False, fit="top-left"),
+        # Of libreyolo; PP-YOLOE of PaddleDetection without post-processing.
+        Layout("picodet", _decode_corner_rows, **_ONE, **_PADDLE, classes=(2, 4), stride=32, nms=0.6, every_class=True),
+        # And PicoDet, both without suppression.
+        Layout("ppyoloe", _decode_boxes_any_scores, **_RAW, **_PADDLE, stride=32, nms=0.7, every_class=True),
+        Layout("paddle", _decode_labels_first, **_PADDLE, outputs=("rows",), batched=False),
+        Layout("mmdeploy", _decode_dets_labels, **_IMAGENET, outputs=("dets", "labels"), fit="top-left"),
+        Layout("torchvision", _decode_listed, **_LISTED, fit="top-left", batched=False),
     )
 }
 

@@ -83,33 +83,25 @@ def by_score(score: Floats) -> Ints:
 
 
 class RawBoxes(NamedTuple):
-    """Boxes of one image before validation: scores and coordinates may be anything, even NaN."""
+    """Boxes of one image: until `drop_invalid`, scores and coordinates may be anything, even NaN."""
 
     xyxy: npt.NDArray[Any]
     score: npt.NDArray[Any]
     label: npt.NDArray[Any]
 
-
-class ValidBoxes(NamedTuple):
-    """Finite boxes with x1 < x2 and y1 < y2, scores within [floor, 1] and labels of 0 and above."""
-
-    xyxy: Floats
-    score: Floats
-    label: Ints
-
-    def take(self, index: Bools | Ints) -> ValidBoxes:
-        return ValidBoxes(self.xyxy[index], self.score[index], self.label[index])
+    def take(self, index: Bools | Ints) -> RawBoxes:
+        return RawBoxes(self.xyxy[index], self.score[index], self.label[index])
 
 
-def drop_invalid(raw: RawBoxes, *, floor: float) -> ValidBoxes:
+def drop_invalid(raw: RawBoxes, *, floor: float) -> RawBoxes:
     """Drop invalid boxes: below the score floor, not finite, without area, or without a label."""
-    xyxy = as_array(raw.xyxy).astype(np.float64).reshape(-1, 4)
-    score = as_array(raw.score).astype(np.float64).reshape(-1)
-    label = as_array(raw.label).astype(np.float64).reshape(-1)
-    good = np.isfinite(xyxy).all(axis=1) & np.isfinite(score)
-    xyxy, score, label = xyxy[good], np.minimum(score[good], 1.0), np.rint(label[good])
-    good = (score >= max(floor, 0.0)) & (label >= 0) & (label < MAX_LABEL) & has_area(xyxy)
-    return ValidBoxes(xyxy[good], score[good], label[good].astype(np.int64))
+    xyxy, score, label = (as_array(part).astype(np.float64) for part in raw)
+    boxes = RawBoxes(xyxy.reshape(-1, 4), score.reshape(-1), label.reshape(-1))
+    boxes = boxes.take(np.isfinite(boxes.xyxy).all(axis=1) & np.isfinite(boxes.score))
+    boxes = RawBoxes(boxes.xyxy, np.minimum(boxes.score, 1.0), np.rint(boxes.label))
+    has_label = (boxes.label >= 0) & (boxes.label < MAX_LABEL)
+    boxes = boxes.take((boxes.score >= max(floor, 0.0)) & has_label & has_area(boxes.xyxy))
+    return boxes._replace(label=boxes.label.astype(np.int64))
 
 
 def count_invalid(raw: RawBoxes, *, floor: float) -> int:
@@ -125,20 +117,17 @@ def log_invalid(count: int) -> None:
         log.warning("dropped %d invalid boxes (not finite or inverted) that the detector returned", count)
 
 
-def keep_best(boxes: ValidBoxes, *, max_boxes: int) -> Detections:
-    """Keep the best `max_boxes` boxes with area, best score first; they must be clipped already."""
+def keep_best(boxes: RawBoxes) -> Detections:
+    """Keep the best valid boxes with area, best score first; they must be clipped already."""
     boxes = boxes.take(has_area(boxes.xyxy))
-    return Detections(*boxes.take(by_score(boxes.score)[:max_boxes]))
+    return Detections(*boxes.take(by_score(boxes.score)[:MAX_BOXES]))
 
 
-def to_image_detections(
-    raw: RawBoxes, image: npt.NDArray[np.uint8], *, floor: float, max_boxes: int = MAX_BOXES
-) -> Detections:
+def to_image_detections(raw: RawBoxes, image: npt.NDArray[np.uint8], *, floor: float) -> Detections:
     """Validate boxes in raw pixels of `image`, clip them and keep the best."""
     boxes = drop_invalid(raw, floor=floor)
     height, width = image.shape[:2]
-    clipped = np.clip(boxes.xyxy, 0, [width, height, width, height])
-    return keep_best(boxes._replace(xyxy=clipped), max_boxes=max_boxes)
+    return keep_best(boxes._replace(xyxy=np.clip(boxes.xyxy, 0, [width, height, width, height])))
 
 
 def as_array(values: Any) -> npt.NDArray[Any]:
