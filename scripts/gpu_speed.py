@@ -19,7 +19,7 @@ from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak,
 
 from objectseeker import Halves, Observation, Rule
 from objectseeker.detectors.builtin.model import Predictor
-from objectseeker.detectors.check import NoProgress, check_views
+from objectseeker.detectors.check import check_views
 from objectseeker.detectors.gpu import DeviceViews, to_detections, unpack
 from objectseeker.detectors.gpu.batch_plan import BatchPlan, levels, plan_batches, split
 from objectseeker.detectors.gpu.device import download, prepare, set_deterministic, upload
@@ -244,7 +244,7 @@ def blind(detector: Any, image: np.ndarray, rig: Rig) -> str:
     masks = Halves(rig.lines if rig.cuda else 1)
     try:
         rng = np.random.default_rng(0)
-        verdict = check_views(detector, image, masks, batch_size=1, fill=114, rng=rng, bar=NoProgress())
+        verdict = check_views(detector, image, masks, batch_size=1, fill=114, rng=rng)
     except Exception as error:
         verdict = f"FAILED: {error}"
     print(f"    contract: {verdict} ({time.perf_counter() - begin:.0f} s)", flush=True)

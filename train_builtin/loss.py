@@ -11,24 +11,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from objectseeker.detectors.builtin.model import DISTANCE_BINS, STRIDES
+from objectseeker.detectors.builtin.model import DISTANCE_BINS, anchors
 
 POSITIVES_PER_OBJECT = 10
 BOX_WEIGHT, CLASS_WEIGHT, DISTANCE_WEIGHT = 7.5, 0.5, 1.5
 
 
-def anchors(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the anchor points (A, 2) of all levels in pixels, and their strides (A, 1)."""
-    points, strides = [], []
-    for stride in STRIDES:
-        y, x = torch.meshgrid(
-            torch.arange(height // stride, device=device) + 0.5,
-            torch.arange(width // stride, device=device) + 0.5,
-            indexing="ij",
-        )
-        points.append(torch.stack([x.reshape(-1), y.reshape(-1)], -1) * stride)
-        strides.append(torch.full((len(points[-1]), 1), float(stride), device=device))
-    return torch.cat(points), torch.cat(strides)
+def anchor_points(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the anchor points (A, 2) of all levels of a square image in pixels, and their strides (A, 1)."""
+    columns, rows, strides = anchors((size, size), device)
+    return torch.stack([columns, rows], -1) * strides[:, None], strides[:, None]
 
 
 def predicted_boxes(box_logits: Tensor, points: Tensor, strides: Tensor) -> Tensor:

@@ -23,10 +23,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from objectseeker.detectorguard.objectness import STRIDE, VIEW, WINDOW
-from objectseeker.detectors.builtin.model import CLASSES
+from objectseeker.detectors.builtin.model import CLASSES, fused
 from train_builtin.augmentation import Augmentation, Bank, Strength
 from train_builtin.learner import Learner, RunSettings
-from train_builtin.objectness_network import FeatureExtractor, ObjectnessNetwork, fused
+from train_builtin.objectness_network import FeatureExtractor, ObjectnessNetwork
 from train_builtin.train import Log, checked, load_data, make_bank, resume, run_parser, settings_from, train
 
 LEARNING_RATE = 2e-3

@@ -8,9 +8,6 @@ depth comes from layers that look at one position. An input of 416 x 416 gives 4
 
 from __future__ import annotations
 
-import copy
-
-import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
@@ -86,13 +83,3 @@ class FeatureExtractor(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.network(images * (1 / 255))[:, : len(CLASSES)]
-
-
-def fused(network: ObjectnessNetwork) -> ObjectnessNetwork:
-    """A copy for inference, every batch normalization folded into its convolution."""
-    result: ObjectnessNetwork = copy.deepcopy(network).eval()
-    for module in result.modules():
-        if isinstance(module, ConvNorm) and isinstance(module.norm, nn.BatchNorm2d):
-            module.conv = torch.nn.utils.fusion.fuse_conv_bn_eval(module.conv, module.norm)
-            module.norm = nn.Identity()
-    return result

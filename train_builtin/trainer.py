@@ -14,7 +14,7 @@ from objectseeker.detectors.builtin.model import CLASSES, BuiltinDetector, Predi
 from objectseeker.errors import require_count, require_fraction
 from train_builtin.augmentation import Augmentation, Bank, Batch, SampleMasking, Strength
 from train_builtin.learner import Learner, Progress, RunSettings
-from train_builtin.loss import anchors, detection_loss, sample_losses
+from train_builtin.loss import anchor_points, detection_loss, sample_losses
 
 NAMES_FILE = "names.json"  # next to the weights
 
@@ -59,7 +59,7 @@ class Trainer(Learner):
     def __init__(self, settings: Settings, bank: Bank, device: torch.device, *, compiled: bool) -> None:
         augmentation = Augmentation(bank, settings.size, seed=settings.seed, compiled=compiled)
         super().__init__(BuiltinDetector(classes=len(settings.names)), settings, augmentation, device)
-        self.points, self.strides = anchors(settings.size, settings.size, device)
+        self.points, self.strides = anchor_points(settings.size, device)
         self._forward: Any = torch.compile(self.network, dynamic=False) if compiled else self.network
         self._loss: Any = torch.compile(detection_loss, dynamic=False) if compiled else detection_loss
         self._answer: Any = torch.compile(self.average, dynamic=False) if compiled else self.average

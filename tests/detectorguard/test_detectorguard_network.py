@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from objectseeker.detectorguard.objectness import position_count
-from objectseeker.detectors.builtin.model import CLASSES
-from train_builtin.objectness_network import FeatureExtractor, ObjectnessNetwork, fused
+from objectseeker.detectors.builtin.model import CLASSES, fused
+from train_builtin.objectness_network import FeatureExtractor, ObjectnessNetwork
 
 ROOT = Path(__file__).parents[2]
 

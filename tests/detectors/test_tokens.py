@@ -19,7 +19,7 @@ from objectseeker.core.recipes import Halves, Pairs
 from objectseeker.core.seeker import UNTOUCHED, ViewDetector, view_rectangles
 from objectseeker.detectors import load_detector
 from objectseeker.detectors import transformers as token_dropping
-from objectseeker.detectors.check import NoProgress, _CheckFailedError, check_views
+from objectseeker.detectors.check import _CheckFailedError, check_views
 from objectseeker.detectors.network.raw_boxes import RawBoxes
 from objectseeker.detectors.transformers import NOTHING, TokenDetector, kept_tokens, make_token_dropper
 from objectseeker.errors import ObjectSeekerError
@@ -91,7 +91,7 @@ def detector(pair):
 
 
 def contract(detector, image, recipe):
-    return check_views(detector, image, recipe, batch_size=1, fill=114, rng=np.random.default_rng(0), bar=NoProgress())
+    return check_views(detector, image, recipe, batch_size=1, fill=114, rng=np.random.default_rng(0))
 
 
 def seen(detector, image, removed=CUT):

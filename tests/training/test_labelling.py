@@ -15,7 +15,7 @@ pytest.importorskip("train_builtin", reason="the training program is not part of
 from objectseeker.detectors.builtin.model import BuiltinDetector
 from train_builtin import label
 from train_builtin.augmentation import NO_MASKS, Augmentation, Bank, SampleMasking, Strength
-from train_builtin.loss import anchors, detection_loss, sample_losses
+from train_builtin.loss import anchor_points, detection_loss, sample_losses
 from train_builtin.packs import DOUBTFUL, NORMAL, Pack, decode, halve, read_pack, write_pack
 from train_builtin.train import noise_pack, repeats_of
 
@@ -89,7 +89,7 @@ def test_a_labeled_pack_holds_the_same_images(tmp_path, monkeypatch):
 
 def test_no_anchor_point_learns_from_doubt():
     generator = torch.Generator().manual_seed(0)
-    points, strides = anchors(SIZE, SIZE, CPU)
+    points, strides = anchor_points(SIZE, CPU)
     box_logits = torch.randn(1, len(points), 64, generator=generator)
     logits = torch.randn(1, len(points), 20, generator=generator) - 8
     objects = torch.tensor([[[8.0, 8, 40, 40]]]), torch.tensor([[5]]), torch.tensor([[True]])

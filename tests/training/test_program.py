@@ -21,7 +21,7 @@ from train_builtin.augmentation import (
     Strength,
     cut_to_border,
 )
-from train_builtin.loss import anchors, detection_loss
+from train_builtin.loss import anchor_points, detection_loss
 from train_builtin.packs import DOUBTFUL, decode, halve
 from train_builtin.train import Log, detector_parser, noise_pack, settings_of, train
 from train_builtin.trainer import Settings, Trainer
@@ -150,7 +150,7 @@ def test_paired_batches_show_every_sample_whole_and_masked(bank):
 
 def test_an_object_the_network_is_not_sure_of_is_no_goal_of_its_masked_version():
     generator = torch.Generator().manual_seed(0)
-    points, strides = anchors(SIZE, SIZE, torch.device("cpu"))
+    points, strides = anchor_points(SIZE, torch.device("cpu"))
     box_logits = torch.randn(2, len(points), 64, generator=generator)
     boxes = torch.tensor([[[8.0, 8, 40, 40]]]).repeat(2, 1, 1)
     labels, present = torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1, dtype=torch.bool)
@@ -167,7 +167,7 @@ def test_an_object_the_network_is_not_sure_of_is_no_goal_of_its_masked_version()
 
 def test_a_teacher_is_the_goal_of_whole_samples_and_of_nothing_else():
     generator = torch.Generator().manual_seed(0)
-    points, strides = anchors(SIZE, SIZE, torch.device("cpu"))
+    points, strides = anchor_points(SIZE, torch.device("cpu"))
     taught = torch.randn(1, len(points), 64, generator=generator), torch.randn(1, len(points), 20, generator=generator)
     logits = taught[1].repeat(2, 1, 1).requires_grad_()
     boxes = torch.tensor([[[8.0, 8, 40, 40]]]).repeat(2, 1, 1)

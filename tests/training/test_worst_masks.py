@@ -12,7 +12,7 @@ pytest.importorskip("train_builtin", reason="the training program is not part of
 from objectseeker.errors import ObjectSeekerError
 from train_builtin.augmentation import Augmentation, Bank, SampleMasking, Strength
 from train_builtin.learner import Progress
-from train_builtin.loss import anchors, detection_loss, sample_losses
+from train_builtin.loss import anchor_points, detection_loss, sample_losses
 from train_builtin.packs import decode, halve
 from train_builtin.train import detector_parser, noise_pack, settings_of
 from train_builtin.trainer import Trainer, strength
@@ -64,7 +64,7 @@ def test_of_several_masks_the_one_the_judge_finds_worst_is_applied(bank):
 
 def test_the_loss_of_a_sample_is_that_of_a_batch_of_its_own():
     generator = torch.Generator().manual_seed(0)
-    points, strides = anchors(SIZE, SIZE, CPU)
+    points, strides = anchor_points(SIZE, CPU)
     box_logits = torch.randn(3, len(points), 64, generator=generator)
     class_logits = torch.randn(3, len(points), 20, generator=generator)
     boxes = torch.tensor([[8.0, 8, 40, 40], [20, 4, 60, 50]]).repeat(3, 1, 1)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -91,27 +91,8 @@ class DetectorCheck:
         return "\n".join([self.detector, *lines, *([] if self.cost is None else [f"cost  {self.cost}"])])
 
 
-class ProgressStep(Protocol):
-    """A progress bar that advances with every run of the detector."""
-
-    def advance(self) -> None: ...
-
-
-class NoProgress:
-    """A progress bar that shows nothing."""
-
-    def advance(self) -> None:
-        pass
-
-
-OpenProgress = Callable[[str, int], AbstractContextManager[ProgressStep]]  # name of a check, number of its runs
-
-
-@runtime_checkable
-class _Batched(Protocol):
-    """A detector that can run with another batch size; None if its batch size is fixed."""
-
-    def with_batch(self, batch_size: int, /) -> Detector | None: ...
+# From the name of a check and its number of runs to a progress bar: its `advance` is called with every run.
+OpenProgress = Callable[[str, int], AbstractContextManager[Any]]
 
 
 def check(
@@ -122,19 +103,19 @@ def check(
     deployed_masks: Recipe | None = None,
     batch_size: int = 8,
     fill: int = DEFAULT_FILL,
-    seed: int = 0,
-    open_progress: OpenProgress = lambda name, runs: nullcontext(NoProgress()),
+    open_progress: OpenProgress = lambda name, runs: nullcontext(),
     on_result: Callable[[CheckResult], None] = lambda result: None,
 ) -> DetectorCheck:
     """Check a detector on one image, and measure what a defended image costs.
 
     Args:
-        detector: A SPEC or a callable. image: An image with clear objects. masks: The masks whose views are checked.
-        deployed_masks: The masks whose cost is measured; default: `masks`. batch_size: Batch size of a detector that
-        does not make its own batches. One that does may run several images of a
-            smaller batch at the same time, and is checked with more than one image in any case.
+        detector: A SPEC or a callable.
+        image: An image with clear objects.
+        masks: The masks whose views are checked.
+        deployed_masks: The masks whose cost is measured; default: `masks`.
+        batch_size: Batch size of a detector that does not make its own batches. One that does may run several images of
+            a smaller batch at the same time, and is checked with more than one image in any case.
         fill: Gray value of removed pixels.
-        seed: Seed of the noise that is shown.
         open_progress: Called before each check with its name and its number of runs; returns a context manager.
         on_result: Called with each result as soon as it exists.
 
@@ -153,19 +134,17 @@ def check(
     """
     loaded, image = load_detector(detector), as_image(image)
     require_recipe(masks)
-    rng = np.random.default_rng(seed)
     shown = min(max(batch_size, MIN_BATCH), MAX_BATCH) if isinstance(loaded, ViewDetector) else batch_size
-    run = _CheckRun(loaded, image, shown, rng, NoProgress())
+    run = _CheckRun(loaded, image, shown, np.random.default_rng(0))
     views = 2 + 2 * len(masks.masks(image.shape[1], image.shape[0]))
-    check_masks = partial(_CheckRun.ignores_masked_pixels, masks=masks, batch_size=batch_size, fill=fill)
-    checks: list[tuple[str, int, Callable[[_CheckRun], str]]] = [
-        ("returns valid boxes", 1, _CheckRun.valid),
-        ("deterministic", 4, _CheckRun.deterministic),
-        ("no memory of earlier images", 7, _CheckRun.stateless),
-        ("independent of the other images in a batch", 5, _CheckRun.batch_independent),
-        ("independent of the position in a batch", shown, _CheckRun.position_independent),
-        ("boxes are x1, y1, x2, y2 in raw pixels", 3, _CheckRun.raw_pixels),
-        ("ignores removed pixels", views, check_masks),
+    checks: list[tuple[str, int, Callable[[], str]]] = [
+        ("returns valid boxes", 1, run.valid),
+        ("deterministic", 4, run.deterministic),
+        ("no memory of earlier images", 7, run.stateless),
+        ("independent of the other images in a batch", 5, run.batch_independent),
+        ("independent of the position in a batch", shown, run.position_independent),
+        ("boxes are x1, y1, x2, y2 in raw pixels", 3, run.raw_pixels),
+        ("ignores removed pixels", views, partial(run.ignores_masked_pixels, masks, batch_size, fill)),
     ]
     results: list[CheckResult] = []
 
@@ -174,23 +153,20 @@ def check(
         on_result(result)
 
     for name, runs, test in checks:
-        with open_progress(name, runs) as bar:
-            result = _run_check(name, partial(test, replace(run, bar=bar)))
+        with open_progress(name, runs) as run.bar:
+            result = _run_check(name, test)
         add(result)
+    run.bar = None
     for size in sorted({1, 2, 2 * batch_size} - {batch_size}):
         add(_run_check(f"another batch size ({size})", partial(run.other_batch_size, size), informs=True))
     cost = None
     if results[0].passed:
-        try:
+        with suppress(Exception):  # the detector is foreign code; a check that runs all views has reported the reason
             cost = measure_cost(loaded, image, deployed_masks or masks, batch_size=batch_size, fill=fill)
-        except Exception:  # the detector is foreign code; a check that runs all views has already reported the reason
-            cost = None
     return DetectorCheck(loaded.fingerprint, str(masks), fill, tuple(results), cost, unverified_reason(loaded))
 
 
-def measure_cost(
-    detector: LoadedDetector, image: Image, recipe: Recipe, *, batch_size: int = 8, fill: int = DEFAULT_FILL
-) -> ImageCost:
+def measure_cost(detector: LoadedDetector, image: Image, recipe: Recipe, *, batch_size: int, fill: int) -> ImageCost:
     """Measure the time of an undefended and of a defended image on this machine.
 
     The defended time is extrapolated from some 16 views that are spread over all masks.
@@ -228,26 +204,28 @@ class _CheckFailedError(Exception):
 def _run_check(name: str, test: Callable[[], str], informs: bool = False) -> CheckResult:
     try:
         detail = test()
-    except _CheckFailedError as failure:
-        return CheckResult(name, False, str(failure))
-    except ObjectSeekerError as error:
+    except (_CheckFailedError, ObjectSeekerError) as error:
         return CheckResult(name, False, str(error))
     except Exception as error:  # the detector is foreign code: whatever it raises is a result, not a crash
         return CheckResult(name, False, f"the detector raised {type(error).__name__}: {error}")
     return CheckResult(name, None if informs or detail.startswith("not checked") else True, detail)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _CheckRun:
     detector: Detector
     image: Image
     batch_size: int
     rng: np.random.Generator
-    bar: ProgressStep
+    bar: Any = None
+
+    def advance(self) -> None:
+        if self.bar is not None:
+            self.bar.advance()
 
     def run(self, images: Sequence[Image]) -> list[Detections]:
         results = list(self.detector(images))
-        self.bar.advance()
+        self.advance()
         if len(results) != len(images):
             raise _CheckFailedError(f"{len(results)} results for {len(images)} images")
         return results
@@ -275,8 +253,8 @@ class _CheckRun:
 
     def stateless(self) -> str:
         first = self.run([self.image] * self.batch_size)
-        for other in self._others()[:3]:
-            self.run([other] * self.batch_size)
+        for image in self._others()[:3]:
+            self.run([image] * self.batch_size)
             _require_equal(first, self.run([self.image] * self.batch_size), "the same batch after other images")
         return "unchanged after other images"
 
@@ -284,8 +262,8 @@ class _CheckRun:
         if self.batch_size == 1:
             return "not checked: a batch of one has no other images"
         first, others = self.run([self.image] * self.batch_size)[0], self._others()
-        for other in others:
-            recomputed = self.run([self.image] + [other] * (self.batch_size - 1))[0]
+        for image in others:
+            recomputed = self.run([self.image] + [image] * (self.batch_size - 1))[0]
             _require_equal([first], [recomputed], "the same image in a batch with others")
         return f"unchanged in a batch with {len(others)} kinds of other images, {self.batch_size} per batch"
 
@@ -319,9 +297,9 @@ class _CheckRun:
                 raise _CheckFailedError(f"only {followed:.0%} of {len(original)} boxes follow if the image is {change}")
         return f"{len(original)} boxes follow if the image is moved or enlarged"
 
-    def ignores_masked_pixels(self, *, masks: Recipe, batch_size: int, fill: int) -> str:
+    def ignores_masked_pixels(self, masks: Recipe, batch_size: int, fill: int) -> str:
         return check_views(
-            self.detector, self.image, masks, batch_size=batch_size, fill=fill, rng=self.rng, bar=self.bar
+            self.detector, self.image, masks, batch_size=batch_size, fill=fill, rng=self.rng, advance=self.advance
         )
 
     def other_batch_size(self, size: int) -> str:
@@ -329,12 +307,8 @@ class _CheckRun:
         resized = _with_batch_size(self.detector, size)
         if resized is None:
             return "this detector's batch size is fixed"
-        other = next(iter(resized([self.image] * size)))
-        if other == first:
-            return "bit-identical"
-        if len(other) != len(first):
-            return f"{len(other)} boxes instead of {len(first)}"
-        return _describe_change(first, other)
+        second = next(iter(resized([self.image] * size)))
+        return "bit-identical" if second == first else _describe_change(first, second)
 
     def _others(self) -> list[Image]:
         noise = self.rng.integers(0, 256, self.image.shape, dtype=np.uint8)
@@ -350,7 +324,7 @@ def check_views(
     batch_size: int,
     fill: int,
     rng: np.random.Generator,
-    bar: ProgressStep,
+    advance: Callable[[], object] = lambda: None,
 ) -> str:
     """Rewrite what a mask removes, run all views as in use, and raise if the view of that mask changes.
 
@@ -362,7 +336,7 @@ def check_views(
 
     def detect(shown: Image) -> list[Detections]:
         views = detect_views(detector, shown, masks, value=fill, batch_size=batch_size)
-        bar.advance()
+        advance()
         return views
 
     clean = detect(image)
@@ -412,18 +386,19 @@ def _describe_removed(masks: Masks, number: int) -> str:
 def _require_equal(expected: Sequence[Detections], actual: Sequence[Detections], description: str) -> None:
     for first, second in zip(expected, actual, strict=True):
         if first != second:
-            if len(first) != len(second):
-                raise _CheckFailedError(f"{description}: {len(second)} boxes instead of {len(first)}")
             raise _CheckFailedError(f"{description}: {_describe_change(first, second)}")
 
 
 def _describe_change(first: Detections, second: Detections) -> str:
+    if len(first) != len(second):
+        return f"{len(second)} boxes instead of {len(first)}"
     moved, score = np.abs(second.xyxy - first.xyxy).max(), np.abs(second.score - first.score).max()
     return f"boxes move by up to {moved:.2g} pixels, scores by up to {score:.2g}"
 
 
 def _with_batch_size(detector: Detector, size: int) -> Detector | None:
     """Return the same detector at another batch size; None if its batch size is fixed."""
-    if isinstance(detector, _Batched):
-        return detector.with_batch(size)
+    if hasattr(detector, "with_batch"):
+        resized: Detector | None = detector.with_batch(size)
+        return resized
     return None if isinstance(detector, ViewDetector) else detector

@@ -10,15 +10,18 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from objectseeker.detectors.gpu.batch_plan import ReceptiveField
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.detectors.network.preprocess import Size
+
+_Network = TypeVar("_Network", bound=nn.Module)
 
 CLASSES = VOC_20
 STRIDES = (8, 16, 32)
@@ -175,24 +178,13 @@ class Predictor(nn.Module):
         return torch.stack([x - left, y - top, x + right, y + bottom], -1) * stride
 
 
-def fused(detector: BuiltinDetector) -> BuiltinDetector:
-    """Copy a network for inference, with every batch normalization folded into its convolution."""
-    result = copy.deepcopy(detector).eval()
+def fused(network: _Network) -> _Network:
+    """Copy a network for inference, with the batch `norm` of every module folded into the `conv` before it."""
+    result = copy.deepcopy(network).eval()
     for module in result.modules():
-        if isinstance(module, ConvNormSilu) and isinstance(module.norm, nn.BatchNorm2d):
-            module.conv = _fold(module.conv, module.norm)
+        if isinstance(getattr(module, "norm", None), nn.BatchNorm2d):
+            module.conv = fuse_conv_bn_eval(module.conv, module.norm)
             module.norm = nn.Identity()
-    return result
-
-
-def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
-    mean, variance = norm.running_mean, norm.running_var
-    assert mean is not None  # ConvNormSilu always keeps them
-    assert variance is not None
-    scale = norm.weight / torch.sqrt(variance + norm.eps)
-    result = copy.deepcopy(conv)
-    result.weight = nn.Parameter(conv.weight.detach() * scale.detach().view(-1, 1, 1, 1))
-    result.bias = nn.Parameter((norm.bias - mean * scale).detach())
     return result
 
 
@@ -254,7 +246,7 @@ class BuiltinNetwork:
     def boxes(self, codes: Tensor, index: Tensor, size: Size) -> Tensor:
         shares = codes.float().unflatten(-1, (4, DISTANCE_BINS)).softmax(-1)
         left, top, right, bottom = (shares * self.predictor.bins.float().flatten()).sum(-1).unbind(-1)
-        x, y, stride = (part[index] for part in _anchors(size, index.device))
+        x, y, stride = (part[index] for part in anchors(size, index.device))
         return torch.stack([x - left, y - top, x + right, y + bottom], -1) * stride[..., None]
 
 
@@ -271,15 +263,11 @@ def receptive_field_of(*modules: nn.Module) -> ReceptiveField:
     return total
 
 
-def _anchors(size: Size, device: Any) -> tuple[Tensor, Tensor, Tensor]:
+def anchors(size: Size, device: Any) -> tuple[Tensor, ...]:
     """Return column and row of every anchor point in strides, and its stride: scale by scale, row by row."""
-    columns, rows, strides = [], [], []
+    levels = []
     for stride in STRIDES:
-        width, height = size[0] // stride, size[1] // stride
-        y, x = torch.meshgrid(
-            torch.arange(height, device=device) + 0.5, torch.arange(width, device=device) + 0.5, indexing="ij"
-        )
-        columns.append(x.reshape(-1))
-        rows.append(y.reshape(-1))
-        strides.append(torch.full((width * height,), float(stride), device=device))
-    return torch.cat(columns), torch.cat(rows), torch.cat(strides)
+        columns, rows = (torch.arange(side // stride, device=device) + 0.5 for side in size)
+        y, x = torch.meshgrid(rows, columns, indexing="ij")
+        levels.append(torch.stack([x.flatten(), y.flatten(), torch.full_like(x, stride).flatten()]))
+    return torch.cat(levels, 1).unbind()

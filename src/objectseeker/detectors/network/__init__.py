@@ -139,7 +139,7 @@ class NetworkDetector:
         require_count(self.workers, "workers")
         require_fraction(self.score_floor, "score_floor")
         if self.mask_mode not in get_args(MaskMode):
-            instead = "; YOLOS and RF-DETR of transformers drop tokens" if self.mask_mode == "drop" else ""
+            instead = "; YOLOS and RF-DETR of transformers drop tokens" if str(self.mask_mode) == "drop" else ""
             modes = ", ".join(get_args(MaskMode))
             raise ObjectSeekerError(f"mask_mode must be one of {modes}: got {self.mask_mode!r}{instead}")
         width, height = self.input_size
