@@ -132,8 +132,8 @@ def test_what_lies_behind_the_shared_stages_is_the_rest_of_the_network():
 
 def test_only_half_planes_are_shared():
     placement = place((60, 40), (64, 64), "top-left")
-    one = placement.leaking_extents(Halves(2).masks(60, 40).removed)
-    two = placement.leaking_extents(pairs(60, 40, 1).removed)
+    one = placement.leaking_extent(Halves(2).masks(60, 40).removed)
+    two = placement.leaking_extent(pairs(60, 40, 1).removed)
     corner = np.array([[[0, 0, 20, 20]]])
 
     assert split_lines(one, placement).shape == (8, 3)

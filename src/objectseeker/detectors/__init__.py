@@ -14,7 +14,7 @@ own input also has `detect_views`, proven not to leak removed pixels; for every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -91,7 +91,7 @@ def load_detector(source: str | Detector | DetectorHolder, **options: Any) -> Lo
             openvino, cuda or cuda:1. `mask_mode` is fill, crop (`network.preprocess`), resize (`resized`) or drop
             (`transformers`).
             `precision` is float32, float16 or bfloat16 on a GPU, float32 or bfloat16 on OpenVINO. `workers` is the
-            number of views that run at the same time on a CPU. `batch` is the number of views per forward pass; a
+            number of views that run at the same time on a CPU. `batch_size` is the number of views per forward pass; a
             detector whose caller makes the batches ignores it.
 
     Returns:
@@ -104,48 +104,44 @@ def load_detector(source: str | Detector | DetectorHolder, **options: Any) -> Lo
         >>> load_detector("builtin", input_size=96).names[:2]
         ('aeroplane', 'bicycle')
     """
-    given = {key: value for key, value in options.items() if value is not None}
+    options = {key: value for key, value in options.items() if value is not None}
     if isinstance(source, DetectorHolder):
-        _reject_unknown(
-            given,
-            frozenset({"device", "trust_detector"}),
-            "a defense has all options of its detector, so load_detector has",
-        )
-        return source.load_detector(**given)
+        owner = "a defense has all options of its detector, so load_detector has"
+        _reject_unknown(options, {"device", "trust_detector"}, owner)
+        return source.load_detector(**options)
     if not isinstance(source, str):
-        return _load_callable(source, given)
+        return _load_callable(source, options)
     kind, name = require_spec(source)
     _, module, function, accepted = _SOURCES[kind]
-    if given.get("mask_mode") == "resize":
+    if options.get("mask_mode") == "resize":
         from objectseeker.detectors.resized import ResizedViews
 
         # One view per forward pass: a batch would be filled up for each of them.
-        alone = {"batch_size": 1} if "batch_size" in accepted else {}
-        rest = {key: value for key, value in given.items() if key not in ("mask_mode", "batch_size")}
-        return ResizedViews(load_detector(source, **rest, **alone))
-    _reject_unknown(given, accepted | {"batch_size"}, f"{kind} detectors have")
+        batch_size = 1 if "batch_size" in accepted else None
+        return ResizedViews(load_detector(source, **options | {"mask_mode": None, "batch_size": batch_size}))
+    _reject_unknown(options, accepted | {"batch_size"}, f"{kind} detectors have")
     loader = getattr(import_module(f"{__name__}.{module}"), function)
-    passed = {key: value for key, value in given.items() if key in accepted}
-    detector: LoadedDetector = loader(name, **passed) if name else loader(**passed)
+    options = {key: value for key, value in options.items() if key in accepted}
+    detector: LoadedDetector = loader(name, **options) if name else loader(**options)
     return detector
 
 
-def _load_callable(function: Detector, given: Mapping[str, Any]) -> LoadedDetector:
+def _load_callable(function: Detector, options: Mapping[str, Any]) -> LoadedDetector:
     from objectseeker.detectors.python import adapt_object, wrap_callable
 
     if not callable(function):
         raise ObjectSeekerError(
             f"a detector must be a SPEC, a callable or a Defense: got {function!r}: pass one of {', '.join(SPECS)}"
         )
-    _reject_unknown(given, _CALLABLE | {"batch_size"}, "a callable has")
+    _reject_unknown(options, _CALLABLE | {"batch_size"}, "a callable has")
     function = adapt_object(function)
-    if isinstance(function, LoadedDetector) and "class_names" not in given:
+    if isinstance(function, LoadedDetector) and "class_names" not in options:
         return function
-    return wrap_callable(function, class_names=given.get("class_names"))
+    return wrap_callable(function, class_names=options.get("class_names"))
 
 
-def _reject_unknown(given: Mapping[str, Any], accepted: frozenset[str], owner: str) -> None:
-    for key, value in given.items():
+def _reject_unknown(options: Mapping[str, Any], accepted: Set[str], owner: str) -> None:
+    for key, value in options.items():
         if key not in accepted:
             raise ObjectSeekerError(f"{owner} no option {key}: got {value!r}: omit it")
 

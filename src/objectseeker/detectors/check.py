@@ -21,6 +21,7 @@ from objectseeker.core.masks import DEFAULT_FILL, SIDES, Image, Masks, as_image
 from objectseeker.core.recipes import Halves, Recipe, recipe_for_frame, require_recipe
 from objectseeker.core.seeker import Detector, ViewDetector, detect_views
 from objectseeker.detectors import LoadedDetector, load_detector, unverified_reason
+from objectseeker.detectors.network.preprocess import shown_pixels
 from objectseeker.errors import ObjectSeekerError
 
 DEFAULT_MASKS = Halves(4)  # few, because every mask takes two rounds of all views
@@ -366,9 +367,7 @@ def _line_borders(masks: Masks, number: int) -> Ints:
 
 def _rewritten(image: Image, rectangles: Ints, rng: np.random.Generator) -> Image:
     """Return `image` with other pixels in these rectangles."""
-    inside = np.zeros(image.shape[:2], bool)
-    for x1, y1, x2, y2 in rectangles.tolist():
-        inside[y1:y2, x1:x2] = True
+    inside = ~shown_pixels(rectangles, image.shape[1], image.shape[0])
     changed, area = image.copy(), image[inside]
     # The opposite extreme of each pixel is the largest possible change.
     changed[inside] = np.where(area > 127, 0, 255) if rng.random() < 0.5 else rng.integers(0, 256, area.shape)

@@ -151,8 +151,8 @@ def _count_classes(models: Any, name: str, weights: Mapping[str, Any]) -> int | 
     for key, shape in two.items():
         if shape != three[key] and key in weights and len(weights[key].shape) == len(shape):
             step = three[key][0] - shape[0]
-            classes, rest = divmod(weights[key].shape[0] - shape[0] + 2 * step, step)
-            return int(classes) if rest == 0 and classes > 0 else None
+            classes, remainder = divmod(weights[key].shape[0] - shape[0] + 2 * step, step)
+            return int(classes) if remainder == 0 and classes > 0 else None
     return None
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import Image, as_image, fill_rectangles
 from objectseeker.detectors.network import detect_each_view
+from objectseeker.detectors.network.preprocess import shown_pixels
 
 if TYPE_CHECKING:
     from objectseeker.detectors import LoadedDetector
@@ -59,9 +60,7 @@ class ResizedViews:
 
 def kept_part(removed: Ints, width: int, height: int) -> tuple[int, int, int, int]:
     """Return the smallest rectangle with all that is not removed; the whole image if there is nothing."""
-    kept = np.ones((height, width), np.bool_)
-    for x1, y1, x2, y2 in np.asarray(removed, np.int64).reshape(-1, 4).tolist():
-        kept[y1:y2, x1:x2] = False
+    kept = shown_pixels(removed, width, height)
     columns, rows = np.flatnonzero(kept.any(axis=0)), np.flatnonzero(kept.any(axis=1))
     if not len(columns):
         return 0, 0, width, height

@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from objectseeker.detectors.network import Forward, NetworkDetector, NetworkOptions, Predict, fingerprint, parse_size
-from objectseeker.detectors.network.layouts import Array, Layout, parse_layout
-from objectseeker.detectors.network.preprocess import Size
+from objectseeker.detectors.network.layouts import Array, parse_layout
 from objectseeker.errors import ObjectSeekerError
 
 PRECISIONS = ("float32", "float16", "bfloat16")
@@ -46,12 +45,15 @@ def torch_detector(
     from objectseeker.detectors.builtin.model import BuiltinNetwork, Predictor
     from objectseeker.detectors.gpu import BoxesAndScores, DeviceViews, RawNetwork
 
-    asked = NetworkOptions(**options)
-    layout, size = _input_of(asked)
-    module = _to_device(module, precision, asked.device)
-    device, dtype = torch.device(asked.device), getattr(torch, precision)
+    requested = NetworkOptions(**options)
+    layout = parse_layout(requested.layout or "decoded")
+    if layout.outputs != ("boxes", "scores"):
+        raise ObjectSeekerError(f"a torch module has layout decoded: got {layout.name!r}: use decode instead")
+    size = parse_size(INPUT_SIZE if requested.input_size is None else requested.input_size)
+    module = _to_device(module, precision, requested.device)
+    device, dtype = torch.device(requested.device), getattr(torch, precision)
     on_gpu = device.type == "cuda"
-    batch = asked.batch_size or BATCH_ON.get(device.type, BATCH_ON["cpu"])
+    batch = requested.batch_size or BATCH_ON.get(device.type, BATCH_ON["cpu"])
     network: RawNetwork = BoxesAndScores(module, decode)
     if decode is None and isinstance(module, Predictor):
         network = BuiltinNetwork.from_predictor(module)
@@ -64,12 +66,12 @@ def torch_detector(
         device=device,
         dtype=dtype,
         batch_size=batch,
-        floor=asked.score_floor,
+        floor=requested.score_floor,
         compiled=compiled,
         share=share,
     )
-    settings = f"{asked.describe(layout, size, batch)} {precision} {'compiled ' if compiled else ''}"
-    settings += f"{'shared ' if share else ''}{fingerprint.device_fingerprint(asked.device)}"
+    settings = f"{requested.describe(layout, size, batch)} {precision} {'compiled ' if compiled else ''}"
+    settings += f"{'shared ' if share else ''}{fingerprint.device_fingerprint(requested.device)}"
     predict = BoxesAndScores(module, decode).final_stage
     return NetworkDetector(
         names=tuple(names),
@@ -78,19 +80,12 @@ def torch_detector(
         layout=layout,
         input_size=size,
         batch_size=batch,
-        score_floor=asked.score_floor,
-        mask_mode=asked.mask_mode,
+        score_floor=requested.score_floor,
+        mask_mode=requested.mask_mode,
         crop_stride=-(-max(size) // layout.stride // CROP_SIDES) if on_gpu else 1,
         start_views=views.start_image,
         predict=predict,
     )
-
-
-def _input_of(asked: NetworkOptions) -> tuple[Layout, Size]:
-    layout = parse_layout(asked.layout or "decoded")
-    if layout.outputs != ("boxes", "scores"):
-        raise ObjectSeekerError(f"a torch module has layout decoded: got {layout.name!r}: use decode instead")
-    return layout, parse_size(INPUT_SIZE if asked.input_size is None else asked.input_size)
 
 
 def _to_device(module: Any, precision: str, device: str) -> Any:
@@ -128,12 +123,12 @@ def prepare_module(module: Any, device: str) -> Any:
         raise ObjectSeekerError(f"torch cannot use device {device!r}, try cpu: {reason}") from None
 
 
-def import_torch(what: str, *, extra: str = "torch") -> Any:
+def import_torch(user: str, *, extra: str = "torch") -> Any:
     """Import PyTorch, or raise an error that names the extra of this package to install."""
     try:
         import torch
     except ImportError:
-        raise ObjectSeekerError(f"{what} needs PyTorch: pip install 'objectseeker[{extra}]'") from None
+        raise ObjectSeekerError(f"{user} needs PyTorch: pip install 'objectseeker[{extra}]'") from None
     return torch
 
 

@@ -36,7 +36,7 @@ from objectseeker.core.masks import Image, as_image, fill_rectangles
 from objectseeker.core.seeker import try_view
 from objectseeker.detectors.network import SingleImageDetector, as_rectangles, detect_each_view, fingerprint
 from objectseeker.detectors.network.class_names import from_mapping
-from objectseeker.detectors.network.preprocess import Size
+from objectseeker.detectors.network.preprocess import Size, shown_pixels
 from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, RawBoxes
 from objectseeker.detectors.torch_module import import_torch, prepare_module
 from objectseeker.errors import ObjectSeekerError
@@ -54,10 +54,8 @@ def kept_tokens(image: Size, network: Size, token: Size, removed: Ints) -> Bools
     """
     (columns, rows), (width, height) = map(_touched, image, network, token), image
     kept = []
-    for rectangles in removed.tolist():
-        shown = np.ones((height, width), np.bool_)
-        for x1, y1, x2, y2 in rectangles:
-            shown[y1:y2, x1:x2] = False
+    for rectangles in removed:
+        shown = shown_pixels(rectangles, width, height)
         by_row = np.stack([shown[first:last].any(axis=0) for first, last in rows])
         kept.append(np.stack([by_row[:, first:last].any(axis=1) for first, last in columns], axis=1).ravel())
     return np.stack(kept)
@@ -200,15 +198,15 @@ def _yolos(model: Any) -> TokenDropper:
         return [first, *(() if encoder.interpolation is None else encoder.interpolation((height, width)))]
 
     def run(pixels: Any, kept: Any, blank: None) -> Any:
-        before, *after = positions(*pixels.shape[2:])
+        first, *later = positions(*pixels.shape[2:])
         ends = kept.new_ones(1), kept.new_ones(parts.detection_tokens.shape[1])
         stays = torch.cat([ends[0], kept, ends[1]])
         tokens = _embed_tokens(parts.patch_embeddings.projection, pixels, kept)[None]
-        hidden = torch.cat([parts.cls_token, tokens, parts.detection_tokens], dim=1) + before[:, stays]
+        hidden = torch.cat([parts.cls_token, tokens, parts.detection_tokens], dim=1) + first[:, stays]
         for number, layer in enumerate(encoder.layer):
             hidden = layer(hidden)
-            if number < len(after):
-                hidden = hidden + after[number][:, stays]
+            if number < len(later):
+                hidden = hidden + later[number][:, stays]
         boxes = vit.layernorm(hidden)[:, -len(ends[1]) :]
         return SimpleNamespace(
             logits=model.class_labels_classifier(boxes), pred_boxes=model.bbox_predictor(boxes).sigmoid()
@@ -226,7 +224,7 @@ def _rf_detr(model: Any) -> TokenDropper:
     import torch
 
     backbone = model.model.backbone.backbone
-    parts, settings, rest = backbone.embeddings, backbone.config, _behind_backbone(model)
+    parts, settings, behind = backbone.embeddings, backbone.config, _behind_backbone(model)
 
     def windows(height: int, width: int) -> Any:
         """Return the tokens of each window, numbered after its class token (0), as the model partitions."""
@@ -248,29 +246,29 @@ def _rf_detr(model: Any) -> TokenDropper:
             _embed_tokens(parts.patch_embeddings.projection, pixels, kept),
         )
         hidden = (tokens + parts.interpolate_pos_encoding(whole, height, width)[0])[None, numbers]
-        found = []
+        features = []
         for name, layer in zip(backbone.stage_names, [None, *backbone.encoder.layer], strict=True):
             hidden = hidden if layer is None else _run_layer(layer, hidden, lengths)
             if name in backbone.out_features:
                 seen = backbone.layernorm(hidden) if settings.apply_layernorm else hidden
-                found.append(seen[0, numbers > 0])
-        return stays[:, 1:], found
+                features.append(seen[0, numbers > 0])
+        return stays[:, 1:], features
 
     def blank(pixels: Any) -> Any:
         height, width = pixels.shape[2:]
         every = torch.ones(windows(height, width).max(), dtype=torch.bool, device=pixels.device)
         with torch.inference_mode():
-            stays, found = layers(pixels, every)
-            return [seen.view(*stays.shape, -1) for seen in found]
+            stays, features = layers(pixels, every)
+            return [seen.view(*stays.shape, -1) for seen in features]
 
     def run(pixels: Any, kept: Any, blank: Any) -> Any:
-        stays, found = layers(pixels, kept)
+        stays, features = layers(pixels, kept)
         maps = []
-        for missing, seen in zip(blank, found, strict=True):
+        for missing, seen in zip(blank, features, strict=True):
             laid = missing.clone()
             laid[stays] = seen
             maps.append(as_map(laid, pixels))
-        return rest(pixel_values=torch.cat(maps, dim=1))
+        return behind(pixel_values=torch.cat(maps, dim=1))
 
     def as_map(laid: Any, pixels: Any) -> Any:
         (across, down), (height, width) = _token_size(parts), pixels.shape[2:]
@@ -317,8 +315,8 @@ def _embed_tokens(projection: Any, pixels: Any, kept: Any) -> Any:
     (down, across), (height, width) = projection.kernel_size, pixels.shape[2:]
     rows, columns = height // down, width // across
     squares = pixels[0, :, : rows * down, : columns * across].view(-1, rows, down, columns, across)
-    taken = squares.permute(1, 3, 0, 2, 4).flatten(0, 1)[kept].flatten(1).to(projection.weight.dtype)
-    return torch.nn.functional.linear(taken, projection.weight.flatten(1), projection.bias)
+    shown = squares.permute(1, 3, 0, 2, 4).flatten(0, 1)[kept].flatten(1).to(projection.weight.dtype)
+    return torch.nn.functional.linear(shown, projection.weight.flatten(1), projection.bias)
 
 
 MAX_REASON_LENGTH = 300  # characters of an error message of transformers

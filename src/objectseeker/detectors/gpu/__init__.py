@@ -139,8 +139,8 @@ def suppress(boxes: Tensor, label: Tensor, valid: Tensor, threshold: float) -> t
     keep = valid
     for _ in range(ROUNDS):
         losses = keep[:, None].to(rivals.dtype) @ rivals
-        keep, before = valid & (losses[:, 0] == 0), keep
-        converged = (keep == before).all(1)
+        keep, previous = valid & (losses[:, 0] == 0), keep
+        converged = (keep == previous).all(1)
     return keep, converged
 
 
@@ -285,9 +285,9 @@ class DeviceViews:
         noise = torch.Generator(self.device).manual_seed(0)
         width, height = program.canvas
         pixels = torch.rand((2, height, width, 3), device=self.device, generator=noise) * 255
-        one, other = normalize(pixels, self.layout, self.dtype)
+        first, second = normalize(pixels, self.layout, self.dtype)
         early, late = split(program, tables)
-        before: Tensor = self.shared(program, one, early, filling)
+        expected: Tensor = self.shared(program, first, early, filling)
         x, y = torch.arange(width, device=self.device), torch.arange(height, device=self.device)[:, None]
         left, top, right, bottom = early[0][0][1, 2:]  # the image, all of it filled: the second reference
         on_image = (x >= left) & (x < right) & (y >= top) & (y < bottom)
@@ -295,9 +295,9 @@ class DeviceViews:
             for row in part[: group.members]:
                 along = torch.where(row[2] == 0, x, y)
                 filled = torch.where(row[4] == 1, along < row[3], along >= row[3]) & on_image
-                after: Tensor = self.shared(program, torch.where(filled[..., None], other, one), early, filling)
+                actual: Tensor = self.shared(program, torch.where(filled[..., None], second, first), early, filling)
                 cells = _positions(group.size, row[None], program.levels[-1]).flatten()
-                if not torch.equal(before[cells], after[cells]):
+                if not torch.equal(expected[cells], actual[cells]):
                     raise ObjectSeekerError(
                         f"convolutions on {self.device} look beyond their window, so views cannot share them: "
                         "use share=False"
@@ -341,23 +341,23 @@ class DeviceViews:
         rows = torch.cat([rows[..., :4], score[..., None], rows[..., 5:]], -1)
         return torch.cat([rows.flatten(), converged.float()])
 
-    def _call_compiled(self, what: str, *given: Any) -> Any:
+    def _call_compiled(self, name: str, *arguments: Any) -> Any:
         """Call a method, compiled if requested: by kernels made for this size and any number of views.
 
         Never by kernels made for several sizes, and never by falling back: what runs must follow from the shape alone,
         not from which shapes came before. The canvas has one size; the length of everything else is free.
         """
         if not self.compiled:
-            return getattr(self, what)(*given)
-        if what not in self._fast:
-            self._fast[what] = torch.compile(getattr(self, what))
-        wanted = {"automatic_dynamic_shapes": False, "recompile_limit": 256, "fail_on_recompile_limit_hit": True}
-        known = {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}
+            return getattr(self, name)(*arguments)
+        if name not in self._fast:
+            self._fast[name] = torch.compile(getattr(self, name))
+        settings = {"automatic_dynamic_shapes": False, "recompile_limit": 256, "fail_on_recompile_limit_hit": True}
+        known = {key: value for key, value in settings.items() if hasattr(torch._dynamo.config, key)}
         with torch._dynamo.config.patch(known):
-            for tensor in given[2 if what in ("top_candidates", "first_shared_stage") else 0 :]:
+            for tensor in arguments[2 if name in ("top_candidates", "first_shared_stage") else 0 :]:
                 if isinstance(tensor, torch.Tensor) and len(tensor) > 2:
                     torch._dynamo.mark_dynamic(tensor, 0)
-            return self._fast[what](*given)
+            return self._fast[name](*arguments)
 
 
 def _cells(features: Tensor) -> Tensor:
@@ -404,16 +404,16 @@ def finish_suppression(rows: Rows, converged: Bools, threshold: float) -> Rows:
         score = rows[view, :, 4]
         (boxes,) = np.nonzero(score > NO_BOX)
         score[boxes] = -np.abs(score[boxes])
-        found = rows[view, boxes].astype(np.float64)
-        stays = boxes[nms(found[:, :4], np.abs(found[:, 4]), found[:, 5].astype(np.int64), threshold=threshold)]
+        kept = rows[view, boxes].astype(np.float64)
+        stays = boxes[nms(kept[:, :4], np.abs(kept[:, 4]), kept[:, 5].astype(np.int64), threshold=threshold)]
         score[stays] = np.abs(score[stays])
     return rows
 
 
 def to_detections(rows: Rows, corner: Ints, placement: InputPlacement) -> list[Detections]:
     """Convert candidates N x K x 6 to boxes on the raw image, view by view, best first."""
-    view, place = np.nonzero(~np.signbit(rows[..., 4]))  # by view, then by falling score: the order they came in
-    kept = rows[view, place].astype(np.float64)
+    view, rank = np.nonzero(~np.signbit(rows[..., 4]))  # by view, then by falling score: the order they came in
+    kept = rows[view, rank].astype(np.float64)
     xyxy = placement.to_raw(kept[:, :4] + np.tile(corner, 2)[view])
     good = has_area(xyxy)
     boxes = Detections(xyxy[good], kept[good, 4], kept[good, 5].astype(np.int64))  # checked once for all views

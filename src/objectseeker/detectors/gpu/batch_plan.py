@@ -33,7 +33,7 @@ import numpy as np
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.detectors.network.preprocess import InputPlacement, Size, ViewPlan
 
-BEYOND = 2**30  # a line no cell receptive_fields across
+BEYOND = 2**30  # a line that no cell reaches across
 EVERYTHING = (0, BEYOND, 0, 0, 0)  # entries of `locate_cells`: everything is before the line and is not filled ...
 NOTHING = (0, -BEYOND, 0, 0, 0)  # ... or behind it, where it is filled
 
@@ -45,10 +45,10 @@ class ReceptiveField(NamedTuple):
     low: int = 0
     high: int = 1
 
-    def then(self, other: ReceptiveField) -> ReceptiveField:
-        """Return what a cell of `other` sees, two steps back, if its input are these cells."""
+    def then(self, stage: ReceptiveField) -> ReceptiveField:
+        """Return what a cell of `stage` sees, two steps back, if its input are these cells."""
         return ReceptiveField(
-            self.stride * other.stride, self.low + self.stride * other.low, self.high + self.stride * (other.high - 1)
+            self.stride * stage.stride, self.low + self.stride * stage.low, self.high + self.stride * (stage.high - 1)
         )
 
 
@@ -124,10 +124,10 @@ def locate_cells(cut: Ints, level: FeatureLevel) -> Ints:
     first = np.clip(near - level.margin, 0, length - strip)
     upright, flat = has_strip(cut, 0), has_strip(cut, 1)
     cells = np.where(upright, level.size[1] * level.strip[0], np.where(flat, level.size[0] * level.strip[1], 0))
-    place = np.empty(len(cut), np.int64)
+    start = np.empty(len(cut), np.int64)
     order = np.concatenate([np.flatnonzero(upright), np.flatnonzero(flat), np.flatnonzero(~(upright | flat))])
-    place[order] = np.cumsum(cells[order]) - cells[order]
-    return np.column_stack([cut, first, 2 * level.size[0] * level.size[1] + place])
+    start[order] = np.cumsum(cells[order]) - cells[order]
+    return np.column_stack([cut, first, 2 * level.size[0] * level.size[1] + start])
 
 
 def has_strip(cut: Ints, axis: int) -> Bools:

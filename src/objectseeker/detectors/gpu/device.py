@@ -26,7 +26,7 @@ SIDE_STREAMS = 8
 MAX_GRAPHS = 64  # recorded at a time; the one unused for longest goes first
 
 _settings_lock = Lock()
-_settings_before: list[list[Any]] = []  # one entry for every thread inside `reproducible`
+_saved_settings: list[list[Any]] = []  # one entry for every thread inside `set_deterministic`
 
 
 @contextmanager
@@ -36,25 +36,25 @@ def set_deterministic(device: Any) -> Iterator[None]:
     TF32, which torch turns on for convolutions by default, keeps 10 of 23 bits: half precision by another name. These
     are settings of the process: of several threads the first sets them and the last puts back what was there.
     """
-    wanted = (
+    settings = (
         (torch.backends.cudnn, "benchmark", False),
         (torch.backends.cudnn, "deterministic", True),
         (torch.backends.cudnn, "allow_tf32", False),
         (torch.backends.cuda.matmul, "allow_tf32", False),
     )
     with _settings_lock:
-        _settings_before.append([getattr(where, name) for where, name, _ in wanted])
-        for where, name, value in wanted:
-            setattr(where, name, value)
+        _saved_settings.append([getattr(module, name) for module, name, _ in settings])
+        for module, name, value in settings:
+            setattr(module, name, value)
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     finally:
         with _settings_lock:
-            before = _settings_before.pop()
-            if not _settings_before:
-                for (where, name, _), value in zip(wanted, before, strict=True):
-                    setattr(where, name, value)
+            saved = _saved_settings.pop()
+            if not _saved_settings:
+                for (module, name, _), value in zip(settings, saved, strict=True):
+                    setattr(module, name, value)
 
 
 # --- there and back without waiting -----------------------------------------------------------------------------

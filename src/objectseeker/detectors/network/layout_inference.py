@@ -62,9 +62,9 @@ def layout_from_metadata(metadata: Mapping[str, str]) -> str | None:
         return None
     family, task = metadata["model_family"], metadata.get("task", "detect")
     if family not in LIBREYOLO_LAYOUTS or task != "detect":
-        what = f"{family[:40]!r} ({task[:20]})"
         raise ObjectSeekerError(
-            f"unknown libreyolo model {what}: choose a layout (--set layout=NAME), or wrap it as a python: detector"
+            f"unknown libreyolo model {family[:40]!r} ({task[:20]}): choose a layout (--set layout=NAME), or wrap it "
+            "as a python: detector"
         )
     text = LIBREYOLO_LAYOUTS[family]
     if family.startswith("yolo9"):
@@ -150,15 +150,11 @@ def infer_box_format(boxes: Array, size: Size) -> Literal["corners", "centers"] 
     low, high = boxes[:, :2], boxes[:, 2:]
     grids = [grid(size, order) for strides in GRIDS for order in (strides, strides[::-1])]
     middles = [((cell + 0.5) * stride, stride) for cell, stride in grids if len(cell) == len(boxes)]
-    if any(_holds(low, high, middle, stride / 2).all() for middle, stride in middles):
+    if any(((low <= middle + stride / 2) & (high >= middle - stride / 2)).all() for middle, stride in middles):
         return "corners"
     if any(_follows(low, middle) for middle, _ in middles):
         return "centers"
     return None
-
-
-def _holds(low: Array, high: Array, point: Array, slack: Array) -> Array:
-    return np.asarray((low <= point + slack) & (high >= point - slack))
 
 
 def _follows(points: Array, middles: Array) -> bool:

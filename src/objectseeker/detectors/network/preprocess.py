@@ -28,7 +28,7 @@ found at (x, y) in a window that begins at (u, v) is at (x + u, y + v) of the ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.masks import Image
+from objectseeker.core.masks import Image, fill_rectangles
 from objectseeker.errors import ObjectSeekerError
 
 MAX_CACHED_SIDE = 10_000  # pixels; tables of longer sides are not cached: 256 of this size take 60 MB
@@ -67,12 +67,7 @@ class Resampling:
 
 def resampling(raw: int, resized: int) -> Resampling:
     """Compute bilinear weights from `raw` to `resized` pixels; when shrinking, every raw pixel counts."""
-    return _cached_tables(raw, resized) if max(raw, resized) <= MAX_CACHED_SIDE else _tables(raw, resized)
-
-
-@lru_cache(maxsize=256)  # a dataset has few image sizes
-def _cached_tables(raw: int, resized: int) -> Resampling:
-    return _tables(raw, resized)
+    return (_cached_tables if max(raw, resized) <= MAX_CACHED_SIDE else _tables)(raw, resized)
 
 
 def _tables(raw: int, resized: int) -> Resampling:
@@ -97,6 +92,9 @@ def _tables(raw: int, resized: int) -> Resampling:
     for array in (tap, weight, first, last):
         array.setflags(write=False)
     return Resampling(raw, resized, tap, weight, first, last)
+
+
+_cached_tables = lru_cache(maxsize=256)(_tables)  # a dataset has few image sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +129,12 @@ class InputPlacement:
         """Width and height of the network input."""
         return self.x.length, self.y.length
 
-    def leaking_extent(self, removed: Sequence[int] | Ints) -> tuple[int, int, int, int]:
-        """Return the network rectangle to fill so that the raw pixels `removed` influence nothing."""
-        left, top, right, bottom = self.leaking_extents(np.asarray(removed, np.int64)).tolist()
-        return left, top, right, bottom
+    def leaking_extent(self, removed: npt.ArrayLike) -> Ints:
+        """Return the network rectangles (..., 4) to fill so that the raw pixels `removed` (..., 4) influence nothing.
 
-    def leaking_extents(self, removed: Ints) -> Ints:
-        """Return the `leaking_extent` of every rectangle of an array (..., 4); that of an empty one is empty."""
-        x1, y1, x2, y2 = np.moveaxis(removed, -1, 0)
+        That of an empty rectangle is empty.
+        """
+        x1, y1, x2, y2 = np.moveaxis(np.asarray(removed, np.int64), -1, 0)
         (left, right), (top, bottom) = self.x.leaking_extent(x1, x2), self.y.leaking_extent(y1, y2)
         covered = np.stack([left, top, right, bottom], axis=-1)
         return np.where(((x1 < x2) & (y1 < y2))[..., None], covered, 0)
@@ -161,14 +157,10 @@ def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) ->
         raise ObjectSeekerError(f"fit must be one of {', '.join(get_args(Fit))}: got {fit!r}")
     if fit == "max-area":
         network = _max_area_sides(image, network, stride or 1)
-    if fit == "stretch":
-        return InputPlacement(
-            *(Axis(resampling(raw, length), 0, length) for raw, length in zip(image, network, strict=True))
-        )
     scale = min(network[0] / image[0], network[1] / image[1])
     axes = []
     for raw, length in zip(image, network, strict=True):
-        resized = min(max(round(raw * scale), 1), length)
+        resized = length if fit == "stretch" else min(max(round(raw * scale), 1), length)
         length = length if stride is None else min(length, -(-resized // stride) * stride)
         offset = (length - resized) // 2 if fit == "center" else 0
         axes.append(Axis(resampling(raw, resized), offset, length))
@@ -211,6 +203,11 @@ def _resample(pixels: Singles, tap: Ints, weight: Singles) -> Singles:
         part *= weights[:, None]
         total += part
     return total
+
+
+def shown_pixels(removed: Ints, width: int, height: int) -> Bools:
+    """Return which raw pixels (height, width) are in none of the rectangles `removed`."""
+    return fill_rectangles(np.ones((height, width), np.uint8), removed, 0).astype(np.bool_)
 
 
 MaskMode = Literal["fill", "crop"]
@@ -260,7 +257,7 @@ def plan_views(placement: InputPlacement, removed: Ints, mask_mode: MaskMode, *,
     The position of a window is a multiple of `stride`. Its sides are multiples of `step` (a multiple of `stride`), or
     the whole side of the network input. A larger step makes fewer different sizes.
     """
-    filled = placement.leaking_extents(removed)
+    filled = placement.leaking_extent(removed)
     whole = np.array([0, 0, *placement.size])
     if mask_mode == "fill":
         return ViewPlan(np.broadcast_to(whole, (len(removed), 4)), filled)
@@ -285,7 +282,7 @@ def _visible_rectangles(placement: InputPlacement, filled: Ints) -> Ints:
     image = [x.offset, y.offset, x.offset + x.resampling.resized, y.offset + y.resampling.resized]
     kept = np.tile(np.array(image), (len(filled), 1))
     while True:
-        before = kept.copy()
+        previous = kept.copy()
         for rectangle in np.moveaxis(filled, 1, 0):
             for along, across in ((0, 1), (1, 0)):
                 spans = (rectangle[:, across] <= kept[:, across]) & (rectangle[:, across + 2] >= kept[:, across + 2])
@@ -293,7 +290,7 @@ def _visible_rectangles(placement: InputPlacement, filled: Ints) -> Ints:
                 high = spans & (rectangle[:, along + 2] >= kept[:, along + 2])
                 kept[low, along] = np.maximum(kept[low, along], rectangle[low, along + 2])
                 kept[high, along + 2] = np.minimum(kept[high, along + 2], rectangle[high, along])
-        if np.array_equal(before, kept):
+        if np.array_equal(previous, kept):
             break
     nothing = (kept[:, :2] >= kept[:, 2:]).any(axis=1)
     kept[nothing] = [image[0], image[1], image[0] + 1, image[1] + 1]
