@@ -295,11 +295,11 @@ def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
 
 
 class OpenVinoSession:
-    """A graph compiled by OpenVINO for a CPU, in float32 or bfloat16, with the `run` of an ONNX Runtime session.
+    """A graph compiled by OpenVINO for a CPU, with the `run` of an ONNX Runtime session.
 
-    Each precision is a detector of its own: its boxes differ from ONNX Runtime's, and so does its fingerprint. Each of
-    the `workers` threads that call `run` at the same time has its own buffers: they share nothing that a view could
-    change. A call takes `threads` threads.
+    Each precision, float32 or bfloat16, is a detector of its own: its boxes differ from ONNX Runtime's, and so does its
+    fingerprint. Each of the `workers` threads that call `run` at the same time has its own buffers: they share nothing
+    that a view could change. A call takes `threads` threads.
     """
 
     def __init__(self, path: Path, *, precision: str, workers: int, threads: int) -> None:

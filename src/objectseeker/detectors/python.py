@@ -299,7 +299,7 @@ def _list_files(files: Iterable[Path]) -> str:
 
 @dataclass(slots=True, eq=False)
 class Access:
-    """What a block opened and imported: paths opened for reading (or both), and those opened only for writing."""
+    """The paths that a block opened for reading (or both) or only for writing, and what it imported."""
 
     read: set[Path] = field(default_factory=set)
     written: set[Path] = field(default_factory=set)

@@ -179,7 +179,7 @@ class Predictor(nn.Module):
 
 
 def fused(network: _Network) -> _Network:
-    """Copy a network for inference, with the batch `norm` of every module folded into the `conv` before it."""
+    """Copy a network for inference, with the batch `norm` of every module folded into its `conv`."""
     result = copy.deepcopy(network).eval()
     for module in result.modules():
         if isinstance(getattr(module, "norm", None), nn.BatchNorm2d):

@@ -328,7 +328,7 @@ _View = TypeVar("_View")
 
 
 def detect_each_view(count: int, detect: Callable[[int], _View], nothing: _View) -> list[_View]:
-    """Return what `detect` returns for each view, run on its own; `nothing` where it fails, as `core.seeker` says."""
+    """Run every view on its own; return `nothing` where that fails, as `core.seeker` says."""
 
     def attempt(view: int) -> _View | BaseException:
         return try_view(lambda: detect(view))

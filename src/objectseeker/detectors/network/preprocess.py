@@ -130,9 +130,9 @@ class InputPlacement:
         return self.x.length, self.y.length
 
     def leaking_extent(self, removed: npt.ArrayLike) -> Ints:
-        """Return the network rectangles (..., 4) to fill so that the raw pixels `removed` (..., 4) influence nothing.
+        """Return the network rectangles to fill so that the raw pixels `removed` (..., 4) influence nothing.
 
-        That of an empty rectangle is empty.
+        They are (..., 4), too; that of an empty one is empty.
         """
         x1, y1, x2, y2 = np.moveaxis(np.asarray(removed, np.int64), -1, 0)
         (left, right), (top, bottom) = self.x.leaking_extent(x1, x2), self.y.leaking_extent(y1, y2)
