@@ -42,7 +42,8 @@ UNIT = r"(?:%|points?|seconds?|minutes?|hours?|ms|s|MB|GB|kB|TFLOP|GFLOP|times|f
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 WITH_UNIT = rf"(?<![\w.,/=-])({NUMBER})(?: (?:to|and|or) ({NUMBER}))? ?{UNIT}(?!\w)"
 MEASURED = re.compile(rf"{WITH_UNIT}|(?<![\w.,=:-])(\d+(?:,\d{{3}})*\.\d+)(?!\w|\.\d)")
-SETTINGS = {"0", "0.5", "0.8", "1", "95", "100"}  # T and IoU, clean recall, patch of 1 %, confidence
+SETTINGS = {"0", "0.5", "0.8", "1", "10", "95", "100"}  # T, IoU, clean recall, patch area, far, confidence
+VERSION = r"\b(?:Python|BY|version) \d+\.\d+(?:, \d+\.\d+)*"
 
 
 class TableError(Exception):
@@ -139,7 +140,7 @@ def prose(text: str) -> str:
     for pattern in (MARKED, re.compile(r"^```.*?^```$", re.S | re.M), re.compile(r"<!--.*?-->", re.S)):
         text = pattern.sub("", text)
     text = re.sub(r"^ *\|.*$|^    .*$", "", text, flags=re.M)
-    return re.sub(r"`[^`]*`|\]\([^)]*\)", "", text)
+    return re.sub(rf"`[^`]*`|\]\([^)]*\)|{VERSION}", "", text)
 
 
 def numbers_in(text: str) -> Iterator[str]:
