@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from data_files import add_data_option, save_data
 
 from objectseeker import Defense, Patch
 from objectseeker.attack import AttackBudget, Target
@@ -68,7 +69,8 @@ def main() -> int:
         for name in CONDITIONS
         if (path := options.out / name / "attack.json").exists()
     }
-    text = f"{rates(finished)}\n\n{recalls(finished)}\n"
+    save_data(options.data, rates(finished))
+    text = f"{to_markdown(rates(finished))}\n\n{recalls(finished)}\n"
     save_text(options.out / "attack.md", text)
     print(text)
     if broken:
@@ -92,6 +94,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--full-precision", action="store_true", help="gradients in float32")
     parser.add_argument("--device", help="cuda, say")
     parser.add_argument("--seed", type=int, default=0)
+    add_data_option(parser)
     return parser.parse_args()
 
 
@@ -102,13 +105,13 @@ def one_an_image(targets: Iterator[Target], options: argparse.Namespace) -> list
     return [of_image[rng.integers(len(of_image))] for of_image in islice(of_images, options.objects)]
 
 
-def rates(conditions: dict[str, dict[str, Any]]) -> str:
+def rates(conditions: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
     """Shares hidden, with 95 % intervals."""
     rows = []
     for name, entry in conditions.items():
         shares = {title: format_rate(entry["summary"][key]) for title, key in RATES.items()}
         rows.append({"patch": name, "objects": str(entry["summary"]["attacked"]), **shares})
-    return to_markdown(rows)
+    return rows
 
 
 def recalls(conditions: dict[str, dict[str, Any]]) -> str:

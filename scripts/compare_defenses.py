@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import PIL.Image
+from data_files import add_data_option, save_data
 
 from objectseeker import Defense, Patch, open_dataset, open_run
 from objectseeker.attack import attack_dataset
@@ -54,6 +55,26 @@ ATTACKS = {  # name: placement, area, against the defense
 OURS_ONLY = ("gray-4", "adaptive")  # attacks that baselines are not measured under: they have their own
 FILTERS = ("jpeg", "median", "bit_depth", "gradient_smoothing", "nutnet")
 PUBLISHED = ("rule=paper", "alpha=0.8", "beta=0.5")
+NAMES = {  # rows of the documentation: name and forward passes
+    "builtin": ("built-in detector, undefended", 1),
+    "builtin, standard": ("`builtin` (standard)", 121),
+    "builtin, paper's rule": ("paper's rule (.8/.5)", 121),
+    "builtin-fast, fast": ("`builtin-fast`", 29),
+    "jpeg": ("JPEG, quality 50", 1),
+    "median": ("median, 3 x 3", 1),
+    "bit_depth": ("3 bits per channel", 1),
+    "gradient_smoothing": ("local gradient smoothing", 1),
+    "gradient_smoothing, composition": ("local gradient smoothing inside `halves:9`", 37),
+    "nutnet": ("NutNet, blocks of 13 pixels", 1),
+    "nutnet, composition": ("NutNet inside `halves:9`", 37),
+    "yolox": ("YOLOX-Nano, undefended", 1),
+    "yolox, standard, halves:9": ("YOLOX-Nano, `halves:9`", 37),
+    "yolox, paper's rule": ("YOLOX-Nano, paper's rule (.8/.5)", 37),
+}
+COLUMNS = {
+    **{"clean": "clean", "AP50 lost": "lost", "far 1 %": "far-1", "far 4 %": "far-4", "random 4 %": "random-4"},
+    **{"carried": "person-12", "own": "own", "certified far": "far", "close": "close", "over": "over"},
+}
 ADAPTIVE_PLACE, ADAPTIVE_AREA = "random", 0.04
 
 
@@ -235,8 +256,19 @@ def table(options: argparse.Namespace) -> None:
         verdict = f"{entry['certified_and_lost']} of {entry['certified_under_attack']}" if "far" in entry else "-"
         lines.append({"": name} | cells | {"certified and lost": verdict})
     save_json(options.out / "results.json", results)
+    save_data(options.data, [documented(name, results) for name in NAMES if name in results])
     save_text(options.out / "table.md", to_markdown(lines))
     print(to_markdown(lines))
+
+
+def documented(name: str, results: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return a row of the documentation's table: docs/results/data/defenses.json."""
+    entry, undefended = results[name], results["yolox" if name.startswith("yolox") else "builtin"]
+    title, passes = NAMES[name]
+    own = "random-4" if name == "builtin" else "own" if "own" in entry else "adaptive"
+    values = entry | {"lost": undefended["clean"] - entry["clean"], "own": entry.get(own)}
+    cells = {column: "-" if values.get(key) is None else f"{values[key]:.1f}" for column, key in COLUMNS.items()}
+    return {"defense": title, "passes": str(passes)} | cells
 
 
 def evaluate_pair(job: tuple[Path, str, str, Path, float]) -> Path:
@@ -266,6 +298,7 @@ def main() -> None:
     parser.add_argument("--nutnet", type=Path, help="weights of NutNet, n_13.pth of its repository")
     parser.add_argument("--yolox", type=Path, help="yolox_nano.onnx")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="that observe")
+    add_data_option(parser)
     options = parser.parse_args()
     if options.nutnet:
         os.environ["NUTNET_WEIGHTS"] = str(options.nutnet)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from data_files import add_data_option, save_data
 
 from objectseeker import Defense, open_dataset
 from objectseeker.core.label_map import LabelMap
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="use every n-th image")
     parser.add_argument("--detector", default="builtin")
     parser.add_argument("--masks", help="default: those of builtin-fast, or halves:9 for another detector")
+    add_data_option(parser)
     arguments = parser.parse_args()
     defense = BUILTIN_DEFENSES["builtin-fast"]
     if arguments.detector != "builtin":
@@ -64,12 +66,16 @@ def main() -> None:
             observed[name].append(ObservedImage(entry.id, Path(), seen, *truth))
     settings = EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
     print(f"{arguments.detector}, {defense.masks}, {len(observed[order[0]])} images")
+    rows = []
     for name in order:
         result = evaluate_images(observed[name], label_map, settings, intervals=False)
         clock, cpu = 1000 * np.median(seconds[name], axis=0)
         recall = " ".join(f"{where} {share:.1f}" for where, share in result.defended.certified_recall().items())
         ap50 = f"AP50 {result.undefended.ap50:.1f} defended {result.defended.ap50:.1f}"
         print(f"{name:20} CPU {cpu:5.0f} ms, clock {clock:5.0f} ms per image; {ap50}; certified {recall}", flush=True)
+        row = {"": name, "CPU per image": f"{cpu:.0f} ms", "defended AP50": f"{result.defended.ap50:.1f}"}
+        rows.append(row | {"certified": recall})
+    save_data(arguments.data, rows)
     print(f"{result.objects} objects")
 
 

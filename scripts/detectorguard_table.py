@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from data_files import add_data_option, save_data
+
 from objectseeker import Halves
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import EVIDENCE_RULE, EVIDENCE_SCHEDULE
@@ -45,6 +47,7 @@ def main() -> None:
     parser.add_argument("--max-false-alert-rate", type=float, default=0.05)
     parser.add_argument("--network", type=Path, help="ONNX file of the objectness network")
     parser.add_argument("--input-size", type=int, nargs=2, help="width and height of its input; KITTI: 744 224")
+    add_data_option(parser)
     parser.add_argument("--no-cost", action="store_true", help="omit certified recall by cost")
     arguments = parser.parse_args()
     run = open_run(arguments.run)
@@ -66,6 +69,7 @@ def main() -> None:
     text = to_markdown(transpose(comparison.table_rows())) + "\n\n" + "\n".join(comparison.caveats()) + "\n"
     save_json(arguments.out / "detectorguard.json", comparison.to_dict())
     save_text(arguments.out / "detectorguard.md", text)
+    save_data(arguments.data, transpose(comparison.table_rows()))
     print(text)
     if not arguments.no_cost:
         save_cost(run, comparison, arguments.out)

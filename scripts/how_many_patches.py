@@ -19,6 +19,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from data_files import add_data_option, save_data
 
 from objectseeker import ObjectSeekerError, Patch, Rule
 from objectseeker.core.observation import ObservedImage
@@ -77,15 +78,13 @@ def main() -> int:
     )
     print(f"at most {options.spurious:g} spurious boxes per image at base threshold {options.base_threshold:g}")
     print("certified objects in percent, against patches of 1 %\n")
-    print(
-        to_markdown(
-            [
-                {"recipe": str(row.recipe), "passes": str(row.passes), "spurious": f"{row.spurious:.2f}"}
-                | {name: f"{share:.1f}" for name, share in row.shares.items()}
-                for row in rows
-            ]
-        )
-    )
+    shown = [
+        {"masks": f"`{row.recipe}`", "passes": str(row.passes), "spurious": f"{row.spurious:.2f}"}
+        | {name: f"{share:.1f}" for name, share in row.shares.items()}
+        for row in rows
+    ]
+    save_data(options.data, shown)
+    print(to_markdown(shown))
     best = [
         {
             "threat": name,
@@ -159,6 +158,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--base-threshold", type=float, default=0.3)
     parser.add_argument("--images", type=int, help="only the first images of the run")
     parser.add_argument("--recipes", nargs="+", help="instead of all that the run has masks of")
+    add_data_option(parser)
     return parser.parse_args()
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from data_files import add_data_option, save_data
 
 from objectseeker.core.boxes import Ints
 from objectseeker.core.observation import ObservedImage
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--prices", nargs="+", type=float, default=PRICES)
     parser.add_argument("--limit", type=int, help="number of images of each run")
     parser.add_argument("--slow", action="store_true", help="compare with the search of rules one by one, instead")
+    add_data_option(parser)
     options = parser.parse_args()
     rows: list[dict[str, str]] = []
     for folder in options.runs:
@@ -68,6 +70,7 @@ def main() -> None:
                 for half in (0, 1):
                     rows += rows_of(folder.name, run, images, threshold, half, options.prices)
         print(to_markdown(rows), flush=True)
+    save_data(options.data, rows)
 
 
 def rows_of(

@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from data_files import add_data_option, save_data
+
 from objectseeker import Defense
 from objectseeker.cli._evaluation_tables import caveats, class_rows, title_of
 from objectseeker.metrics import EvaluationSettings, evaluate_images
@@ -24,6 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--defense", type=Defense.load, help="a file, builtin or builtin-fast")
+    add_data_option(parser)
     options = parser.parse_args()
     run = open_run(options.run)
     defense = options.defense or run.defense()
@@ -31,6 +34,7 @@ def main() -> None:
     found = evaluate_images(
         images, run.label_map, EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
     )
+    save_data(options.data, class_rows(found))
     print(f"{title_of(found)}\n\n{to_markdown(found.rows())}\n\n{to_markdown(class_rows(found))}\n")
     for line in caveats(found):
         print(f"- {line}")

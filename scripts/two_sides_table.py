@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from data_files import add_data_option, save_data
 
 from objectseeker import Defense, evaluate
 from objectseeker.core.recipes import parse_recipe
@@ -94,6 +95,7 @@ def main() -> None:
     parser.add_argument("--area", type=float, default=0.01)
     parser.add_argument("--images", type=int, help="only the first N images of each run")
     parser.add_argument("--classes", type=int, default=20, help="rows of the table by class, most objects first")
+    add_data_option(parser)
     options = parser.parse_args()
     threat = ThreatModel(area=options.area)
     tallies = {}
@@ -111,6 +113,7 @@ def main() -> None:
         for run, tally in tallies.items()
         if tally.boxes is not None
     }
+    save_data(options.data, [{"in percent": "sample"} | sizes, *rows])
     print(to_markdown([{"in percent": "sample"} | sizes, *rows]))
     for run, tally in tallies.items():
         print(f"\n{run}, by class, a square of {options.area:.1%} anywhere:\n")

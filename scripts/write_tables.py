@@ -8,10 +8,10 @@ A table is between two lines of a page:
     <!-- table: NAME -->
     <!-- end -->
 
-It is written from docs/results/data/NAME.json (see data_files.py). Below the marker, lines such as
-`columns: defense | passes` and `rows: builtin | none` (inside the comment) choose and order columns and rows, by their
-names and by the first cells. `claims` is the table of the files in claims/. A page of docs/results also
-has a line with date, hardware, software and command below each table.
+It is written from docs/results/data/NAME.json (see data_files.py); a cell may refer to another file (`show`). In the
+marker, further lines `columns: defense | passes` and `rows: builtin | none` choose and order columns by their names and
+rows by their first cells. `claims` is the table of the files in claims/. A page of docs/results also has a line with
+date, hardware, software and command below each table.
 
 Numbers with a unit or a decimal point in the prose of a page are measurements. Each must occur in the data of that
 page: in its tables, or in files named by `<!-- data: NAME -->`. Write a number that is chosen as `code`; `SETTINGS`
@@ -70,11 +70,27 @@ def load(name: str) -> dict[str, Any]:
 
 
 def show(cell: Any) -> str:
-    """Return a cell as it is shown."""
+    """Return a cell as it is shown; `=NAME | ROW | COLUMN` is a cell of another data file, or a metric of a claim."""
+    if isinstance(cell, str) and cell.startswith("="):
+        return look_up(*(part.strip() for part in cell[1:].split("|")))
     if isinstance(cell, list):
         value, low, high = cell
         return f"{value} ({low} to {high})"
     return "" if cell is None else str(cell)
+
+
+def look_up(name: str, row: str, column: str) -> str:
+    """Return a cell of a data file by the first cell of its row and its column, or a metric of a claim, or a value."""
+    if name == "claims":
+        claim = Claim.load(ROOT / "claims" / f"{row}.json")
+        return f"{claim.metrics[column].value:.1f}" if column in claim.metrics else str(getattr(claim, column))
+    data = load(name)
+    if row == "values":
+        return show(data["values"][column])
+    rows, columns = [cells[0] for cells in data["rows"]], data["columns"]
+    if row not in rows or column not in columns:
+        raise TableError(f"{name} has no cell {row!r}, {column!r}")
+    return show(data["rows"][rows.index(row)][columns.index(column)])
 
 
 def choose(cells: list[str], wanted: str | None, what: str) -> list[int]:
@@ -131,8 +147,8 @@ def with_tables(page: Path, text: str) -> str:
 
 def names_in(text: str) -> list[str]:
     """Return the names of all data files that a page uses."""
-    quoted = [name for names in NAMED.findall(text) for name in names.split()]
-    return [name for _, name, _ in MARKED.findall(text) if name != "claims"] + quoted
+    tables = [name for _, name, _ in MARKED.findall(text) if name != "claims"]
+    return tables + [name for names in NAMED.findall(text) for name in names.split()]
 
 
 def prose(text: str) -> str:
