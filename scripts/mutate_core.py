@@ -1,15 +1,20 @@
 """Change the core one place at a time, and list the changes that its tests do not notice.
 
-    python scripts/mutate_core.py                            a sample of every module, half an hour on two cores
-    python scripts/mutate_core.py --modules bounds,joint --per-operator 99
-    python scripts/mutate_core.py --list                     the sample, without running it
-    python scripts/mutate_core.py --only names.txt           the mutants of these names, such as --list prints
+    python scripts/mutate_core.py                                    a sample of every module
+    python scripts/mutate_core.py --all --out all.jsonl              all mutants
+    python scripts/mutate_core.py --all --skip all.jsonl --out all.jsonl    those that there was no time for
+    python scripts/mutate_core.py --only all.jsonl --slow            those that no test noticed, with slow tests, too
+    python scripts/mutate_core.py --modules bounds,joint --list      names of the sample, without running it
 
-A mutant is one small change: an operator, a number, an argument or a statement that is dropped. It runs the tests
-of its module, then all others of tests/core, then those of MORE; slow ones with --slow. The tests are collected once
-per module: each mutant is a copy of that process in which the code of one function is replaced. Changes outside
-of functions take a process of their own. The sample follows from the names of the mutants, so it stays the same as the
-code around them changes, and Hypothesis draws the same examples each time.
+A mutant is one small change: an operator, a number, an argument or a statement that is dropped. It is tested by those
+tests in tests/core and, of its module, in MORE that call the changed function and pass without the change: those of
+its module first, then quick ones first, up to the first that fails. Tests are collected once: each mutant is a copy of
+that process in which the code of one function is replaced. Changes outside of functions, or in functions that are
+called as tests are imported, take a process of their own, at the end. The order follows from the names of the
+mutants, so a sample stays the same as the code around them changes, and Hypothesis draws the same examples each time.
+
+Each line of --out is {"mutant", "outcome", "seconds", "test"}. Outcomes: killed (by `test`), timeout (a test took
+many times longer than without the change), survived, error (it could not be tested), unfinished (the time was over).
 
 Survivors that change nothing, or nothing that matters, are in mutate_core_equivalent.toml, each with its reason. Exit
 status 1 if another one survives.
@@ -19,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
 import functools
 import gc
@@ -26,19 +32,22 @@ import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
+import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
 import tomllib
 import traceback
 import types
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[threads] = "1"
@@ -54,9 +63,11 @@ CORE = ROOT / "src" / "objectseeker" / "core"
 TESTS = ROOT / "tests" / "core"
 EQUIVALENT = Path(__file__).with_name("mutate_core_equivalent.toml")
 LEFT_OUT = {"__init__", "notebook"}  # displays
-OWN_ONLY = "MUTATE_OWN_ONLY"  # environment variable: a first look, with the tests of the module itself alone
 MEMORY = 3 * 2**30
-MAX_CPU = 240  # seconds of a mutant, all its tests included: what runs longer is in a loop, which tests notice
+MIN_LIMIT, LIMIT_FACTOR = 10, 10  # seconds of a test, and times what it takes unchanged: what runs longer is in a loop
+SURVIVED, KILLED, FAULT = 0, 1, 70  # exit statuses
+NOTICED = ("killed", "timeout")
+ALARMS = (signal.SIGALRM, signal.SIGPROF)
 UNIMPORTANT = (None, "dtype", "strict", "kind")  # arguments of calls
 MAX_LENGTH = 70  # characters of a name's part
 
@@ -83,6 +94,8 @@ OWN = {
 }
 # Tests elsewhere of what the core does for them.
 MORE = {
+    "class_matching": ("datasets/test_classes.py",),
+    "maite": ("interop/test_maite.py",),
     "label_map": ("metrics/test_labels.py", "metrics/test_certified.py"),
     "rules.interface": ("test_toy_rule.py", "metrics/test_certified.py", "test_defense.py"),
     "rules.evidence": ("metrics/test_certified.py", "metrics/test_replay.py", "test_defense.py"),
@@ -123,6 +136,20 @@ class Mutant:
     function: str
     start: int
     make: Callable[[], ast.Module]
+
+    @property
+    def module(self) -> str:
+        return self.name.split(":")[0]
+
+    @property
+    def key(self) -> str:
+        """Module and qualified name of the function."""
+        return f"{self.module}:{self.function}"
+
+    def owns(self, test: str) -> bool:
+        """Return whether a test is of the files that concern the module most."""
+        own = OWN.get(self.module, (f"test_{self.module.split('.')[-1]}",))
+        return Path(test.split("::")[0]).stem in own
 
 
 Change = tuple[str, str, str, Callable[[Any], Any]]  # operator, was, is, the node anew
@@ -321,70 +348,119 @@ def mutants(module: str) -> list[Mutant]:
     return found
 
 
+def _place(mutant: Mutant, seed: int) -> bytes:
+    return hashlib.sha256(f"{seed}:{mutant.name}".encode()).digest()
+
+
 def sample(found: Sequence[Mutant], per_operator: int, seed: int) -> list[Mutant]:
     """Return the first of each operator, in the order of their hashed names."""
-
-    def place(mutant: Mutant) -> bytes:
-        return hashlib.sha256(f"{seed}:{mutant.name}".encode()).digest()
-
     taken: Counter[str] = Counter()
     chosen = []
-    for mutant in sorted(found, key=place):
+    for mutant in sorted(found, key=lambda mutant: _place(mutant, seed)):
         taken[mutant.operator] += 1
         if taken[mutant.operator] <= per_operator:
             chosen.append(mutant)
-    return sorted(chosen, key=lambda mutant: mutant.line)
+    return chosen
 
 
 class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Import one module from a tree."""
+    """Import some modules of the core from trees; `called` is what noted calls are put into (`noting_calls`)."""
 
-    def __init__(self, module: str, tree: ast.Module) -> None:
-        self.name, self.tree = f"objectseeker.core.{module}", tree
-        self.path = str(path_of(module))
+    def __init__(self, trees: Mapping[str, ast.Module], called: set[str] | None = None) -> None:
+        self.trees = {f"objectseeker.core.{module}": (path_of(module), tree) for module, tree in trees.items()}
+        self.called = called
 
     def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        return importlib.util.spec_from_loader(name, self, origin=self.path) if name == self.name else None
+        if name not in self.trees:
+            return None
+        return importlib.util.spec_from_loader(name, self, origin=str(self.trees[name][0]))
 
-    def exec_module(self, module: object) -> None:
-        exec(compile(self.tree, self.path, "exec"), vars(module))
+    def exec_module(self, module: types.ModuleType) -> None:
+        path, tree = self.trees[module.__name__]
+        vars(module)["_called"] = self.called
+        exec(compile(tree, str(path), "exec"), vars(module))
+
+
+def noting_calls(module: str) -> ast.Module:
+    """Return a module whose outermost functions note their names, as `Mutant.key` has them, when they are called."""
+
+    def visit(parent: ast.Module | ast.ClassDef, prefix: str) -> None:
+        for node in parent.body:
+            if isinstance(node, ast.ClassDef):
+                visit(node, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.FunctionDef):
+                (note,) = ast.parse(f"_called.add({f'{module}:{prefix}{node.name}'!r})").body
+                has_docstring = ast.get_docstring(node, clean=False) is not None
+                node.body.insert(int(has_docstring), ast.copy_location(note, node))
+
+    tree = ast.parse(path_of(module).read_text())
+    visit(tree, "")
+    return ast.fix_missing_locations(tree)
 
 
 def path_of(module: str) -> Path:
     return CORE / f"{module.replace('.', '/')}.py"
 
 
-def test_files(module: str) -> list[Path]:
-    """The test files of the module, then the others of the core, then those elsewhere."""
-    own = [TESTS / f"{name}.py" for name in OWN.get(module, (f"test_{module.split('.')[-1]}",))]
-    own = [path for path in own if path.exists()]
-    rest = sorted(path for path in TESTS.glob("test_*.py") if path not in own)
-    return own if OWN_ONLY in os.environ else [*own, *rest, *(ROOT / "tests" / name for name in MORE.get(module, ()))]
+@functools.cache
+def test_files(*modules: str) -> list[Path]:
+    """The test files of the core, then those elsewhere that concern these modules."""
+    more = dict.fromkeys(name for module in modules for name in MORE.get(module, ()))
+    return [*sorted(TESTS.glob("test_*.py")), *(ROOT / "tests" / name for name in more)]
 
 
-def run_tests(module: str, plugin: object, slow: bool) -> int:
-    """Run the tests of a module in this process, with a plugin that may take over."""
+def run_pytest(files: Sequence[Path], plugin: object, slow: bool) -> int:
+    """Run tests in this process, with a plugin that may take over."""
     os.chdir(ROOT)
-    phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]  # no smaller example is needed
-    hypothesis.settings.register_profile("mutants", database=None, derandomize=True, deadline=None, phases=phases)
-    options = ["-x", "-q", "--hypothesis-profile=mutants"]
+    hypothesis.settings.register_profile(
+        "mutants",
+        database=None,
+        derandomize=True,
+        deadline=None,
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],  # no smaller example is needed
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    options = ["-q", "--hypothesis-profile=mutants", "--continue-on-collection-errors"]
     options += [word for name in ("cacheprovider", "xdist", "anyio", "doctest") for word in ("-p", f"no:{name}")]
     options += [] if slow else ["-m", "not slow"]
-    return int(pytest.main([*options, *map(str, test_files(module))], plugins=[plugin]))
+    return int(pytest.main([*options, *map(str, files)], plugins=[plugin]))
 
 
-def in_child(work: Callable[[], int], cpu: int = resource.RLIM_INFINITY) -> int:
+def run_item(item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Run one test; return whether it passes."""
+    failed = item.session.testsfailed
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    return bool(item.session.testsfailed == failed)
+
+
+def first_failure(items: Sequence[pytest.Item], seconds: Mapping[str, float], note: Path) -> int:
+    """Run tests up to the first one that fails; `note` holds the name of the last that was begun.
+
+    One that takes much longer than its seconds without a change ends this process: it is in a loop, or it waits.
+    """
+    for alarm in ALARMS:
+        signal.signal(alarm, signal.SIG_DFL)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        note.write_text(json.dumps(item.nodeid))
+        limit = MIN_LIMIT + LIMIT_FACTOR * seconds[item.nodeid]
+        signal.setitimer(signal.ITIMER_PROF, limit)
+        signal.setitimer(signal.ITIMER_REAL, 5 * limit)  # if it only waits; other processes may keep it waiting, too
+        if not run_item(item, following):
+            return KILLED
+    return SURVIVED
+
+
+def in_child(work: Callable[[], int]) -> int:
     """Do something in a copy of this process, without a word; return its id. Its exit status is what `work` returns."""
     sys.stdout.flush()
     child = os.fork()
     if child:
         return child
-    status = 70
+    status = FAULT
     try:
         os.setpgid(0, 0)
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-        quiet = os.open(os.environ.get("MUTATE_OUT", os.devnull), os.O_WRONLY | os.O_APPEND)
+        quiet = os.open(os.environ.get("MUTATE_LOG", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         status = work()
@@ -396,57 +472,218 @@ def in_child(work: Callable[[], int], cpu: int = resource.RLIM_INFINITY) -> int:
         os._exit(status)
 
 
-class Crew:
-    """Several mutants at a time, each in a child of this process."""
+J = TypeVar("J")
 
-    def __init__(self, workers: int, end: float, results: Path) -> None:
-        self.workers, self.end, self.results = workers, end, results
+
+def in_pool(
+    jobs: Iterable[J], work: Callable[[J, Path], int], workers: int, end: float
+) -> Iterator[tuple[J, int | None, float, Any]]:
+    """Do each job in a copy of this process, several at a time; yield its exit status, seconds and what it noted.
+
+    What is not done at `end` is ended, and its status is None.
+    """
+    waiting, going = iter(jobs), dict[int, tuple[J, float, Path]]()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in itertools.count():
+            if len(going) < workers and time.monotonic() < end:
+                for job in itertools.islice(waiting, 1):
+                    note = Path(folder, str(number))
+                    going[in_child(functools.partial(work, job, note))] = job, time.monotonic(), note
+            if not going:
+                return
+            if len(going) == workers:
+                time.sleep(0.005)
+            late = time.monotonic() >= end
+            for child, (job, since, note) in list(going.items()):
+                if late:
+                    end_group(child)
+                done, status = os.waitpid(child, 0 if late else os.WNOHANG)
+                if done:
+                    end_group(child)  # what it left running
+                    del going[child]
+                    code = os.waitstatus_to_exitcode(status)
+                    noted = json.loads(note.read_text() or "null") if note.exists() else None
+                    yield job, None if late and code == -signal.SIGKILL else code, time.monotonic() - since, noted
+
+
+def end_group(child: int) -> None:
+    """End a child of this process and its own children."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
+
+
+class Results:
+    """The outcome of mutants: written as it comes, and printed if it is not the usual one."""
+
+    def __init__(self, out: Path, equivalent: Mapping[str, str]) -> None:
+        self.out, self.equivalent = out, equivalent
         self.terminal = os.fdopen(os.dup(1), "w")  # what pytest prints goes elsewhere
 
-    def test(self, mutants: Sequence[Mutant], work: Callable[[Mutant], int]) -> None:
-        """Test every mutant for which there is time, and print the outcome."""
-        waiting, going = list(mutants), dict[int, tuple[Mutant, float]]()
-        while going or (waiting and time.monotonic() < self.end):
-            while waiting and len(going) < self.workers and time.monotonic() < self.end:
-                mutant = waiting.pop(0)
-                going[in_child(lambda mutant=mutant: work(mutant), MAX_CPU)] = mutant, time.monotonic()
-            time.sleep(0.02)
-            for child, (mutant, since) in list(going.items()):
-                done, status = os.waitpid(child, os.WNOHANG)
-                if done:
-                    outcome = "killed" if os.waitstatus_to_exitcode(status) else "survived"
-                    del going[child]
-                    told = f"{outcome:15} {time.monotonic() - since:4.0f} s {mutant.line:4} {mutant.name}"
-                    print(told, file=self.terminal, flush=True)
-                    with self.results.open("a") as stream:
-                        stream.write(f"{outcome}\t{mutant.name}\n")
+    def print(self, text: str) -> None:
+        print(text, file=self.terminal, flush=True)
+
+    def add(self, mutant: Mutant, outcome: str, seconds: float, test: str | None) -> None:
+        """Write one outcome and, of a mutant that was noticed, the test that did."""
+        row = {"mutant": mutant.name, "outcome": outcome, "seconds": round(seconds, 2), "test": test}
+        with self.out.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        if outcome not in NOTICED and mutant.name not in self.equivalent:
+            self.print(f"{outcome:10} {seconds:4.0f} s {mutant.line:4} {mutant.name}")
 
 
-class _Forks:
-    """A pytest plugin: instead of running the tests, copies of this process with a mutant each run them."""
+def outcome_of(status: int | None) -> str:
+    """Return what the exit status of the tests says of a mutant; by a signal that is no alarm it crashed them."""
+    if status is None:
+        return "unfinished"
+    if -status in ALARMS:
+        return "timeout"
+    return {KILLED: "killed", SURVIVED: "survived"}.get(status, "killed" if status < 0 else "error")
 
-    def __init__(self, crew: Crew, module: str, mutants: Sequence[Mutant]) -> None:
-        self.crew, self.module, self.mutants = crew, module, mutants
+
+class _Session:
+    """A pytest plugin: finds which test calls what and how long it takes, then runs mutants in copies of this process.
+
+    A mutant in a function is tested by what calls this function. Mutants whose functions are called as tests are
+    imported, too, are left for a process of their own.
+    """
+
+    def __init__(self, chosen: Sequence[Mutant], results: Results, left: Path, workers: int, end: float) -> None:
+        self.chosen, self.results, self.left, self.workers, self.end = chosen, results, left, workers, end
+        self.called: set[str] = set()  # functions, by `Mutant.key`
+        self.called_by_fixtures: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)  # type: ignore[untyped-decorator]
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        """What fixtures of several tests call, all tests of the file depend on."""
+        before = self.take_called()
+        result = yield
+        if fixturedef.scope != "function":
+            self.called_by_fixtures |= self.called
+        self.called |= before
+        return result
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.results.print(f"left out, as it cannot be imported here: {report.nodeid}")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        if session.testsfailed:
-            return True  # it cannot be collected
+        at_import = self.take_called()
+        session.testsfailed = 0
+        items = {item.nodeid: item for item in session.items}
+        calls, seconds = self.run_unchanged(items)
+        functions, caches = loaded_functions(), loaded_caches()
+        killers: dict[str, Counter[str]] = defaultdict(Counter)
 
-        def work(mutant: Mutant | None) -> int:
-            if mutant is not None:
-                replace_code(path_of(self.module), mutant)
-            for item, following in zip(session.items, [*session.items[1:], None], strict=True):
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                if session.testsfailed:
-                    return 1
-            return 0
+        def with_tests(mutant: Mutant) -> tuple[Mutant, list[str]]:
+            files = {str(path) for path in test_files(mutant.module)}
+            covering = [test for test in calls if mutant.key in calls[test] and str(items[test].path) in files]
+            known = killers[mutant.key]
+            return mutant, sorted(covering, key=lambda test: (-known[test], not mutant.owns(test), seconds[test]))
 
-        self.crew.test(self.mutants, work)
+        def work(job: tuple[Mutant, list[str]], note: Path) -> int:
+            mutant, tests = job
+            if not tests:
+                return SURVIVED
+            replace_code(mutant, functions)
+            for cache in caches:
+                cache.cache_clear()
+            return first_failure([items[test] for test in tests], seconds, note)
+
+        again = [mutant.name for mutant in self.chosen if not mutant.function]
+        inside = map(with_tests, [mutant for mutant in self.chosen if mutant.function])
+        for (mutant, _), status, taken, test in in_pool(inside, work, self.workers, self.end):
+            outcome = outcome_of(status)
+            if outcome in NOTICED:
+                killers[mutant.key][test] += 1
+            if outcome == "error" or (outcome == "survived" and mutant.key in at_import):
+                again.append(mutant.name)
+            else:
+                self.results.add(mutant, outcome, taken, test)
+        self.left.write_text(json.dumps({"again": again, "seconds": seconds}))
         return True
 
+    def take_called(self) -> set[str]:
+        """Return the functions that were called since the last time."""
+        called = set(self.called)
+        self.called.clear()
+        return called
 
-def replace_code(path: Path, mutant: Mutant) -> None:
-    """Give every function of this name the changed code, wherever it is referred to; forget what it once returned."""
+    def run_unchanged(self, items: Mapping[str, pytest.Item]) -> tuple[dict[str, set[str]], dict[str, float]]:
+        """Return the functions that each test calls and its seconds, of all tests that pass without a change."""
+        files: dict[str, list[pytest.Item]] = defaultdict(list)
+        for item in items.values():
+            files[str(item.path)].append(item)
+        caches = loaded_caches()
+
+        def work(path: str, note: Path) -> int:
+            found = []
+            for item, following in zip(files[path], [*files[path][1:], None], strict=True):
+                for cache in caches:
+                    cache.cache_clear()
+                since = time.process_time()
+                passed = run_item(item, following)
+                found.append((item.nodeid, passed, time.process_time() - since, sorted(self.take_called())))
+            note.write_text(json.dumps([found, sorted(self.called_by_fixtures)]))
+            return 0
+
+        calls: dict[str, set[str]] = {}
+        seconds: dict[str, float] = {}
+        for path, status, _, noted in in_pool(sorted(files), work, self.workers, self.end):
+            if noted is None:
+                self.results.print(f"left out, as its tests end with status {status} without a change: {path}")
+                continue
+            tests, shared = noted
+            for test, passed, taken, called in tests:
+                if passed:
+                    calls[test], seconds[test] = {*called, *shared}, taken
+                else:
+                    self.results.print(f"left out, as it fails without a change: {test}")
+        self.results.print(f"{len(calls)} tests pass without a change, in {sum(seconds.values()):.0f} s")
+        if not calls:
+            raise RuntimeError("no test can be run here")
+        return calls, seconds
+
+
+class _Anew:
+    """A pytest plugin for a process that imported a changed module: runs the tests that pass without the change."""
+
+    def __init__(self, mutant: Mutant, seconds: Mapping[str, float], note: Path) -> None:
+        self.mutant, self.seconds, self.note = mutant, seconds, note
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:  # of those that are imported without a change
+            files = {name.split("::")[0] for name in self.seconds} - {
+                item.nodeid.split("::")[0] for item in session.items
+            }
+            if missing := [name for name in sorted(files) if ROOT / name in test_files(self.mutant.module)]:
+                self.note.write_text(json.dumps(missing[0]))
+                os._exit(KILLED)
+            session.testsfailed = 0
+        known = [item for item in session.items if item.nodeid in self.seconds]
+        ordered = sorted(known, key=lambda item: (not self.mutant.owns(item.nodeid), self.seconds[item.nodeid]))
+        os._exit(first_failure(ordered, self.seconds, self.note))
+
+
+def loaded_functions() -> dict[tuple[str, str, int], list[types.FunctionType]]:
+    """The functions of the core that exist, by file, qualified name and first line."""
+    found: dict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
+    for thing in gc.get_objects():
+        if isinstance(thing, types.FunctionType) and thing.__code__.co_filename.startswith(str(CORE)):
+            found[thing.__code__.co_filename, *_key(thing.__code__)].append(thing)
+    return found
+
+
+def loaded_caches() -> list[Any]:
+    """The caches of functions of the package."""
+    return [
+        thing
+        for thing in gc.get_objects()
+        if isinstance(thing, functools._lru_cache_wrapper) and thing.__module__.startswith("objectseeker")
+    ]
+
+
+def replace_code(mutant: Mutant, functions: Mapping[tuple[str, str, int], Sequence[types.FunctionType]]) -> None:
+    """Give every function of this name the changed code, wherever it is referred to."""
 
     def codes(code: types.CodeType) -> Iterator[types.CodeType]:
         yield code
@@ -454,53 +691,52 @@ def replace_code(path: Path, mutant: Mutant) -> None:
             if isinstance(inner, types.CodeType):
                 yield from codes(inner)
 
-    (changed,) = (
-        code
-        for code in codes(compile(mutant.make(), str(path), "exec"))
-        if _key(code) == (mutant.function, mutant.start)
-    )
-    replaced = 0
-    for thing in gc.get_objects():
-        if isinstance(thing, types.FunctionType) and thing.__code__.co_filename == str(path):
-            if _key(thing.__code__) == (mutant.function, mutant.start):
-                thing.__code__ = changed
-                replaced += 1
-        elif isinstance(thing, functools._lru_cache_wrapper) and thing.__module__.startswith("objectseeker"):
-            thing.cache_clear()
+    path = str(path_of(mutant.module))
+    key = mutant.function, mutant.start
+    (changed,) = (code for code in codes(compile(mutant.make(), path, "exec")) if _key(code) == key)
+    replaced = functions[path, *key]
     if not replaced:
         raise RuntimeError(f"{mutant.function} is nowhere")
+    for function in replaced:
+        function.__code__ = changed
 
 
 def _key(code: types.CodeType) -> tuple[str, int]:
     return code.co_qualname, code.co_firstlineno
 
 
-def test_module(module: str, chosen: Sequence[Mutant], crew: Crew, slow: bool) -> None:
-    """Test the mutants of one module, printing each."""
+def test_mutants(chosen: Sequence[Mutant], results: Results, workers: int, end: float, slow: bool) -> None:
+    """Test as many mutants as there is time for, in the order given."""
+    modules = list(dict.fromkeys(mutant.module for mutant in chosen))
+    files = test_files(*modules)
+    with tempfile.TemporaryDirectory() as folder:
+        left = Path(folder, "left")
 
-    def fresh(mutant: Mutant) -> int:
-        sys.meta_path.insert(0, _Loader(module, mutant.make()))
-        return run_tests(module, object(), slow)
+        def in_functions() -> int:
+            session = _Session(chosen, results, left, workers, end)
+            sys.meta_path.insert(0, _Loader({module: noting_calls(module) for module in modules}, session.called))
+            return run_pytest(files, session, slow)
 
-    crew.test([mutant for mutant in chosen if not mutant.function], fresh)
-    inside = [mutant for mutant in chosen if mutant.function]
-    if inside and time.monotonic() < crew.end:
-        os.waitpid(in_child(lambda: run_tests(module, _Forks(crew, module, inside), slow)), 0)
+        os.waitpid(in_child(in_functions), 0)
+        if not left.exists():
+            raise SystemExit("the tests cannot be run: set MUTATE_LOG=FILE and see why")
+        noted = json.loads(left.read_text())
+    names, seconds = set(noted["again"]), noted["seconds"]
+
+    def anew(mutant: Mutant, note: Path) -> int:
+        sys.meta_path.insert(0, _Loader({mutant.module: mutant.make()}))
+        run_pytest(test_files(mutant.module), _Anew(mutant, seconds, note), slow)
+        return FAULT  # the plugin ends the process, unless the tests cannot even be begun
+
+    rest = [mutant for mutant in chosen if mutant.name in names]
+    for mutant, status, taken, test in in_pool(rest, anew, workers, end):
+        results.add(mutant, outcome_of(status), taken, test)
 
 
-def check_setup(module: str, slow: bool) -> None:
-    """Tests pass without a change, and fail if the module cannot be imported."""
-    tree = ast.parse(path_of(module).read_text())
-    broken = ast.parse("raise RuntimeError")
-    for changed, fails in ((broken, True), (tree, False)):
-
-        def work(changed: ast.Module = changed) -> int:
-            sys.meta_path.insert(0, _Loader(module, changed))
-            return run_tests(module, object(), slow)
-
-        _, status = os.waitpid(in_child(work), 0)
-        if (os.waitstatus_to_exitcode(status) != 0) != fails:
-            raise SystemExit(f"the tests of {module} {'pass with a module that raises' if fails else 'fail unchanged'}")
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of results; a line that is a name alone has no outcome."""
+    lines = path.read_text().splitlines()
+    return [json.loads(line) if line.startswith("{") else {"mutant": line, "outcome": None} for line in lines]
 
 
 def main() -> None:
@@ -511,48 +747,61 @@ def main() -> None:
     )
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modules", default=",".join(known), help=f"some of {', '.join(known)}")
-    parser.add_argument("--per-operator", type=int, default=3, help="mutants of each operator and module")
+    parser.add_argument("--all", action="store_true", help="every mutant, not a sample")
+    parser.add_argument("--per-operator", type=int, default=3, help="mutants of each operator and module in the sample")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=30.0, help="start no mutant after that")
-    parser.add_argument("--slow", action="store_true", help="the slow tests of tests/core, too, where all others pass")
-    parser.add_argument("--only", type=Path, metavar="FILE", help="mutants by name, one per line")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="mutants at a time, default: all cores"
+    )
+    parser.add_argument("--minutes", type=float, default=30.0, help="end then, whatever is left, default: 30")
+    parser.add_argument("--slow", action="store_true", help="the slow tests, too")
+    parser.add_argument("--only", type=Path, metavar="FILE", help="names, one per line, or results: those not noticed")
+    parser.add_argument("--skip", type=Path, metavar="FILE", help="results: only mutants that have none there")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="append results as they come, as JSON lines")
     parser.add_argument("--list", action="store_true", help="print the names only")
     arguments = parser.parse_args()
+    end = time.monotonic() + 60 * arguments.minutes
     modules = arguments.modules.split(",")
     if unknown := [module for module in modules if module not in known]:
         parser.error(f"unknown module {unknown[0]!r}: choose from {', '.join(known)}")
     found = {module: mutants(module) for module in modules}
-    chosen = [mutant for module in modules for mutant in sample(found[module], arguments.per_operator, arguments.seed)]
+    per_operator = sys.maxsize if arguments.all else arguments.per_operator
+    chosen = [mutant for module in modules for mutant in sample(found[module], per_operator, arguments.seed)]
     if arguments.only:
-        listed_names = set(arguments.only.read_text().splitlines())
-        chosen = [mutant for module in modules for mutant in found[module] if mutant.name in listed_names]
+        names = {row["mutant"] for row in rows_of(arguments.only) if row["outcome"] not in NOTICED}
+        chosen = [mutant for module in modules for mutant in found[module] if mutant.name in names]
+    if arguments.skip:
+        names = {row["mutant"] for row in rows_of(arguments.skip) if row["outcome"] not in ("unfinished", "error")}
+        chosen = [mutant for mutant in chosen if mutant.name not in names]
+    chosen.sort(key=lambda mutant: _place(mutant, arguments.seed))  # all modules alike, if there is no time for all
     if arguments.list:
         for mutant in chosen:
             print(mutant.name)
     total = sum(map(len, found.values()))
     print(f"{len(chosen)} of {total} mutants of {len(modules)} modules", flush=True)
-    if arguments.list:
+    if arguments.list or not chosen:
         return
 
     listed = tomllib.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     equivalent = {entry["mutant"]: entry["reason"] for entry in listed.get("equivalent", [])}
-    if OWN_ONLY not in os.environ:
-        check_setup(modules[0], arguments.slow)
     with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder, "results")
-        results.touch()
-        crew = Crew(arguments.workers, time.monotonic() + 60 * arguments.minutes, results)
-        for module in modules:
-            test_module(module, [mutant for mutant in chosen if mutant in found[module]], crew, arguments.slow)
-        tested = [line.split("\t") for line in results.read_text().splitlines()]
-    survivors = [name for outcome, name in tested if outcome == "survived"]
+        out = Path(folder, "results")
+        results = Results(out, equivalent)
+        if arguments.out:
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            out = results.out = arguments.out
+        already = len(rows_of(out)) if out.exists() else 0
+        test_mutants(chosen, results, arguments.workers, end, arguments.slow)
+        tested = rows_of(out)[already:] if out.exists() else []
+    outcomes = Counter(row["outcome"] for row in tested)
+    survivors = [row["mutant"] for row in tested if row["outcome"] not in (*NOTICED, "unfinished")]
     new = [name for name in survivors if name not in equivalent]
-    print(f"{len(tested)} of {len(chosen)} tested, {len(tested) - len(survivors)} killed, {len(survivors)} survived:")
+    print(f"{len(tested)} of {len(chosen)} begun: {', '.join(f'{count} {word}' for word, count in outcomes.items())}")
     for name in survivors:
         print(f"  equivalent  {name}: {equivalent[name]}" if name in equivalent else f"  NOT NOTICED {name}")
-    if rest := len(tested) - len(survivors) + len(new):
-        print(f"{rest - len(new)} of {rest} that are not equivalent were killed: {100 - 100 * len(new) / rest:.1f} %")
+    noticed = sum(outcomes[word] for word in NOTICED)
+    if rest := noticed + len(new):
+        print(f"{noticed} of {rest} that are not equivalent were noticed: {100 * noticed / rest:.1f} %")
     sys.exit(bool(new))
 
 

@@ -12,7 +12,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.cluster import DBSCAN
 
 from objectseeker import Detections, Observation, Patch
 from objectseeker.core.masks import Masks
@@ -23,6 +22,13 @@ Box = tuple[Fraction, Fraction, Fraction, Fraction]
 def box_of(corners: np.ndarray) -> Box:
     x1, y1, x2, y2 = (Fraction(float(v)) for v in corners)
     return x1, y1, x2, y2
+
+
+def connected(near: np.ndarray) -> np.ndarray:
+    """The component of everything in a relation, numbered by first members: DBSCAN with min_samples = 1."""
+    for _ in range(len(near).bit_length()):
+        near = near @ near  # twice as far
+    return np.unique(near.argmax(axis=1), return_inverse=True)[1]
 
 
 def boxes_of(detections: Detections) -> list[Box]:
@@ -78,7 +84,7 @@ def prune(
         distances = np.array(
             [[float(1 - max(ioa(a[0], b[0]), ioa(b[0], a[0]))) if a is not b else 0.0 for b in group] for a in group]
         )
-        found = DBSCAN(eps=cluster_distance, min_samples=1, metric="precomputed").fit(distances).labels_
+        found = connected(distances <= cluster_distance)
         for number in range(found.max() + 1):
             members = [entry for entry, cluster in zip(group, found, strict=True) if cluster == number]
             strongest: dict[int, float] = {}

@@ -22,6 +22,7 @@ Bound = Literal["exact", "paper"]
 # involved; every length and area is therefore moved this share of m against the object before it is compared. What
 # is within the margin of a tie is not certified.
 MARGIN = 1e-9
+SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their size
 SMALLEST_FILTER = 1e-6  # below it the margin no longer dominates rounding; such a filter drops everything anyway
 
 

@@ -65,12 +65,8 @@ class Stars:
             return self._prove_sets(removes, each, each, views)
         # The position that all views combined cover least is the likeliest to fail, and no later position then matters.
         most = self.evidence.max(axis=0, initial=0.0)
-        across, down = (classes.removes[axis][of_axis] @ most for axis, of_axis in ((0, x), (1, y)))
-        weakest = (
-            slice(int(across.argmin()), int(across.argmin()) + 1),
-            slice(int(down.argmin()), int(down.argmin()) + 1),
-        )
-        if self.unproven(x[weakest[0]], y[weakest[1]], classes).any():
+        across, down = (classes.removes[axis][of_axis] for axis, of_axis in ((0, x), (1, y)))
+        if not self._enough(across[(across @ most).argmin()] | down[(down @ most).argmin()]).any():
             return False
         return not self.unproven(x, y, classes).any()
 
@@ -83,12 +79,11 @@ class Stars:
                 enough = removes.astype(np.float64) @ self.evidence.T >= 1 + MARGIN
                 left[i] = ~(enough & removes[:, self.center]).any(axis=1)
             return left
+        across, down = self._along(0, classes.removes[0][x]), self._along(1, classes.removes[1][y])
         strongest = np.argsort(-self.evidence.sum(axis=1), kind="stable")  # the first stars prove most positions
-        for star in range(0, len(strongest), STARS_AT_ONCE):
-            some = strongest[star : star + STARS_AT_ONCE]
-            across = self._along(0, classes.removes[0][x], some)
-            down = self._along(1, classes.removes[1][y], some)
-            left &= (across[:, :, None] + down[:, None, :] < 1 + MARGIN).all(axis=0)
+        for start in range(0, len(strongest), STARS_AT_ONCE):
+            some = strongest[start : start + STARS_AT_ONCE]
+            left &= (across[some][:, :, None] + down[some][:, None, :] < 1 + MARGIN).all(axis=0)
             if not left.any():
                 break
         return left
@@ -111,7 +106,7 @@ class Stars:
 
     def weakest_proof(self, views: Bools) -> Ints | None:
         """Return few of the views (M,) that prove the object together; None if all of them do not."""
-        enough = (self.evidence @ views >= 1 + MARGIN) & views[self.center]
+        enough = self._enough(views)
         if not enough.any():
             return None
         star = int(np.argmax(np.where(enough, (self.evidence * views).max(axis=1), -1.0)))
@@ -121,16 +116,18 @@ class Stars:
         needed = int(np.argmax(evidence[strongest].cumsum() >= 1 + MARGIN)) + 1
         return strongest[:needed]
 
-    def _along(self, axis: int, removes: Bools, some: Ints) -> Floats:
-        """Return the evidence of some stars at some classes of one axis; `removes` (classes, M) are the masks.
+    def _enough(self, views: Bools) -> Bools:
+        """Return the stars that some views (M,) are sufficient for."""
+        return np.asarray((self.evidence @ views >= 1 + MARGIN) & views[self.center])
+
+    def _along(self, axis: int, removes: Bools) -> Floats:
+        """Return the evidence of each star at some classes of one axis; `removes` (classes, M) are the masks.
 
         A star whose center is not among them does not count: -inf. Only masks of this axis remove anything by it.
         """
-        views = np.flatnonzero(self.masks.along[:, axis])
-        evidence = self.evidence[np.ix_(some, views)] @ removes[:, views].T.astype(np.float64)
-        center = self.center[some]
-        on_axis = self.masks.along[center, axis]
-        return np.where(on_axis[:, None] & ~removes[:, center].T, -np.inf, evidence)
+        views = self.masks.along[:, axis]
+        evidence = self.evidence[:, views] @ removes[:, views].T.astype(np.float64)
+        return np.where(views[self.center][:, None] & ~removes[:, self.center].T, -np.inf, evidence)
 
     def _views(self) -> Ints:
         """Return the masks that are used."""

@@ -38,23 +38,14 @@ boxes of an image at most as many are fabricated as are without support at the w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from objectseeker.core.bounds import MARGIN
+from objectseeker.core.bounds import MARGIN, SMALLEST_AREA
 from objectseeker.core.boxes import Bools, Detections, Floats, area, row_blocks
-from objectseeker.core.certification import (
-    Certificates,
-    ObjectProof,
-    Prover,
-    Proving,
-    certify_objects,
-    object_proofs,
-    visible_area,
-)
+from objectseeker.core.certification import Prover, Proving, certify_objects, visible_area
 from objectseeker.core.observation import Observation
 from objectseeker.core.positions import PositionClasses
 from objectseeker.core.threats import Patch, PatchPositions, patch_sizes
@@ -63,7 +54,6 @@ from objectseeker.errors import ObjectSeekerError, require_fraction
 SupportFit = Literal["iou", "ioa"]
 
 SUPPORT_INSIDE = 0.7  # a box that fits by IoA is in the output box by more than this share of it
-SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their size
 NO_SUPPORT = -1.0  # the score of a mask without a fitting box
 
 
@@ -120,28 +110,23 @@ class SupportCriteria:
         fitting[box, n] = fits & (own > SMALLEST_AREA) & (other > SMALLEST_AREA)
         return fitting
 
+    def supports(self, observation: Observation, detections: Detections) -> Bools:
+        """Return which masked boxes support which boxes: (masked boxes, detections)."""
+        enough = observation.all_masked.score >= self.threshold
+        supports = np.zeros((len(enough), len(detections)), dtype=np.bool_)
+        supports[enough] = self.fits(observation.all_masked[enough], detections)
+        return supports
+
+    def prover(self, observation: Observation) -> Prover:
+        """Return what supports boxes: every fabrication certificate is made of it."""
+        return lambda detections: (self.supports(observation, detections), None)
+
     def ranking_scores(self, scores: Floats, certified_scores: Floats) -> Floats:
         """Return the scores to rank by: at most `ranking_margin` above the certified ones."""
         return np.minimum(scores, certified_scores + self.ranking_margin)
 
 
-def certify_not_fabricated(
-    observation: Observation, detections: Detections, patches: Patch | Sequence[Patch], criteria: SupportCriteria
-) -> Certificates:
-    """Certify which boxes none of the patches can have made: see the top of this module.
-
-    Guarantee: if box n is certified against patch p, and the observed image differs from a scene in the pixels of such
-    a patch alone, at an allowed position (of two, if `p.count` is 2), the detector reports a box that supports box n
-    on a view of that scene. A box without visible area is never certified.
-    """
-    return certify_objects(observation, detections, patches, _support(observation, criteria))
-
-
-def support_proofs(
-    observation: Observation, detections: Detections, criteria: SupportCriteria
-) -> Iterator[Sequence[ObjectProof]]:
-    """Yield what supports each box: one proof, or none for a box without visible area."""
-    return object_proofs(observation, detections, _support(observation, criteria))
+DEFAULT_SUPPORT = SupportCriteria()
 
 
 def certified_scores(
@@ -162,21 +147,6 @@ def certified_scores(
     return scores
 
 
-def supporting_boxes(observation: Observation, detections: Detections, criteria: SupportCriteria) -> Bools:
-    """Return which masked boxes support which boxes: (masked boxes, detections)."""
-    enough = observation.all_masked.score >= criteria.threshold
-    supports = np.zeros((len(enough), len(detections)), dtype=np.bool_)
-    supports[enough] = criteria.fits(observation.all_masked[enough], detections)
-    return supports
-
-
-def _support(observation: Observation, criteria: SupportCriteria) -> Prover:
-    def proving(detections: Detections) -> Proving:
-        return supporting_boxes(observation, detections, criteria), None
-
-    return proving
-
-
 def _least_score(observation: Observation, detections: Detections, patch: Patch, criteria: SupportCriteria) -> Floats:
     """Return the least of the best scores over the allowed positions of one patch, in closed form."""
     width, height = observation.width, observation.height
@@ -184,7 +154,10 @@ def _least_score(observation: Observation, detections: Detections, patch: Patch,
     box, of_box = np.nonzero(criteria.fits(observation.all_masked, detections))
     np.maximum.at(best, (of_box, observation.mask_index[box]), observation.all_masked.score[box])
     classes = PositionClasses.of(observation.masks, patch.size(width, height))
-    along = [_best_removing(best, removes) for removes in classes.removes]
+    along = [
+        np.stack([best[:, masks].max(axis=1, initial=NO_SUPPORT) for masks in removes], axis=1)
+        for removes in classes.removes
+    ]  # the best score among the masks that remove a patch of each class: (detections, classes)
     least = np.ones(len(detections))
     allowed = PatchPositions.of(detections.xyxy, width, height).allowed(
         patch.location, patch_sizes(patch, width, height, len(detections))
@@ -195,11 +168,6 @@ def _least_score(observation: Observation, detections: Detections, patch: Patch,
             if len(x) and len(y):
                 least[n] = min(least[n], max(along[0][n, x].min(), along[1][n, y].min()))
     return least
-
-
-def _best_removing(best: Floats, removes: Bools) -> Floats:
-    """Return the best score among the masks that remove a patch of each class: (detections, classes)."""
-    return np.stack([best[:, masks].max(axis=1, initial=NO_SUPPORT) for masks in removes], axis=1)
 
 
 def _largest_threshold(

@@ -125,14 +125,7 @@ def keep_lines(observation: Observation, lines: int) -> Observation:
         if len(positions) > require_count(lines, "lines"):
             positions = positions[np.array(evenly_spaced_lines(len(positions), lines)) - 1]
         has_kept_lines &= (np.isin(edges, positions) | ~is_line).all(axis=1)
-    kept = np.flatnonzero(has_kept_lines)
-    return Observation(
-        observation.width,
-        observation.height,
-        masks.select_masks(kept),
-        observation.base,
-        [observation.masked[index] for index in kept.tolist()],
-    )
+    return observation.restricted_to(masks.select_masks(np.flatnonzero(has_kept_lines)))
 
 
 def evenly_spaced_lines(stored: int, count: int) -> list[int]:

@@ -39,7 +39,6 @@ from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Bools, Floats, Ints, row_blocks
 from objectseeker.core.certification import visible_area
 from objectseeker.core.evidence import certain_neighbors, certified_weights
-from objectseeker.core.fabrication import supporting_boxes
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import Recipe, Rolling
@@ -131,7 +130,7 @@ def pack_support(image_set: ImageSet, rule: PruningRule) -> PackedCertificates:
         seen, outputs = image.observation, image.ground_truth
         masked = seen.all_masked
         for block in row_blocks(len(outputs), len(masked)):
-            supports = supporting_boxes(seen, outputs[block], rule.support_criteria)
+            supports = rule.support_criteria.supports(seen, outputs[block])
             for n, label in enumerate(outputs.label[block].tolist()):
                 rows = _best_of_each_mask(seen.mask_index, masked.score, np.flatnonzero(supports[:, n]))
                 single = _row_columns(seen, rows, ABOVE_EVERY_T + masked.score[rows])

@@ -10,10 +10,10 @@ import numpy as np
 
 from objectseeker.core.bounds import Bound, lower_bound
 from objectseeker.core.boxes import Detections, Floats
-from objectseeker.core.fabrication import SupportFit
+from objectseeker.core.fabrication import DEFAULT_SUPPORT, SupportCriteria, SupportFit
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import cut_by_mask, prune_by_evidence
-from objectseeker.core.rules.interface import DEFAULT_SUPPORT, PruningRule, register_rule
+from objectseeker.core.rules.interface import PruningRule, register_rule
 from objectseeker.errors import ObjectSeekerError, require_flag, require_fraction, require_number
 
 
@@ -93,6 +93,16 @@ class Rule(PruningRule):
                 f"evidence_threshold must not exceed mask_threshold {self.mask_threshold!r}: "
                 f"got {self.evidence_threshold!r}"
             )
+
+    @property
+    def support_criteria(self) -> SupportCriteria:
+        return SupportCriteria(
+            threshold=self.support_threshold,
+            fit=self.support_fit,
+            overlap=self.support_overlap,
+            ranking_margin=self.ranking_margin,
+            classwise=self.classwise,
+        )
 
     @property
     def filter_threshold(self) -> float:

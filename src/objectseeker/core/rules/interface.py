@@ -24,13 +24,7 @@ from objectseeker.core.certification import (
     object_proofs,
 )
 from objectseeker.core.evidence import Stars, build_stars
-from objectseeker.core.fabrication import (
-    SupportCriteria,
-    SupportFit,
-    certified_scores,
-    certify_not_fabricated,
-    support_proofs,
-)
+from objectseeker.core.fabrication import SupportCriteria, certified_scores
 from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.observation import Observation
 from objectseeker.core.threats import Patch, PatchPositions
@@ -38,7 +32,6 @@ from objectseeker.errors import ObjectSeekerError, require_fraction
 
 Overlap = Literal["ioa", "iou"]  # the covered share of the object, or the IoU with it
 
-DEFAULT_SUPPORT = SupportCriteria()
 THRESHOLDS = ("base_threshold", "mask_threshold", "evidence_threshold")  # what a threshold schedule sets
 
 
@@ -146,35 +139,9 @@ class PruningRule(ABC):
         return 1.0
 
     @property
-    def support_threshold(self) -> float:
-        """The score that a masked box needs to support an output box."""
-        return DEFAULT_SUPPORT.threshold
-
-    @property
-    def support_fit(self) -> SupportFit:
-        """The measure by which a masked box must fit the output box that it supports."""
-        return DEFAULT_SUPPORT.fit
-
-    @property
-    def support_overlap(self) -> float:
-        """The overlap above which a masked box fits an output box."""
-        return DEFAULT_SUPPORT.overlap
-
-    @property
-    def ranking_margin(self) -> float:
-        """The most by which the score that ranks a box exceeds its certified score."""
-        return DEFAULT_SUPPORT.ranking_margin
-
-    @property
     def support_criteria(self) -> SupportCriteria:
         """The settings of fabrication certificates, checked."""
-        return SupportCriteria(
-            threshold=self.support_threshold,
-            fit=self.support_fit,
-            overlap=self.support_overlap,
-            ranking_margin=self.ranking_margin,
-            classwise=self.classwise,
-        )
+        return SupportCriteria(classwise=self.classwise)
 
     @property
     def min_mask_score(self) -> float:
@@ -201,9 +168,11 @@ class PruningRule(ABC):
         boxes = observation.all_masked
         usable = self.usable_boxes(observation) & (self.evidence(self.discounted_scores(observation)) > 0)
         proves = np.zeros((len(boxes), len(objects)), dtype=np.bool_)
-        proves[usable] = self.lower_bound(boxes.xyxy[usable], objects.xyxy, bound) > certification_threshold + MARGIN
-        if self.classwise:
-            proves &= boxes.label[:, None] == objects.label[None]
+        labels = [one.label if self.classwise else np.zeros_like(one.label) for one in (boxes, objects)]
+        for label in np.unique(labels[1]):  # few pairs share a label: only those are measured
+            some, n = np.flatnonzero(usable & (labels[0] == label)), np.flatnonzero(labels[1] == label)
+            covered = self.lower_bound(boxes.xyxy[some], objects.xyxy[n], bound)
+            proves[np.ix_(some, n)] = covered > certification_threshold + MARGIN
         return proves
 
     def prover(self, observation: Observation, certification_threshold: float, bound: Bound) -> Prover:
@@ -298,7 +267,7 @@ class PruningRule(ABC):
         `classwise`, on a view of the image without the patch. The proof is in `core.fabrication`; it holds for every
         rule, whatever `prune` does.
         """
-        return certify_not_fabricated(observation, detections, patches, self.support_criteria)
+        return certify_objects(observation, detections, patches, self.support_criteria.prover(observation))
 
     def certified_scores(self, observation: Observation, detections: Detections, patch: Patch) -> Floats:
         """Return the score of each output box that no such patch can have made: see `core.fabrication`.
@@ -309,7 +278,7 @@ class PruningRule(ABC):
 
     def support_proofs(self, observation: Observation, detections: Detections) -> Iterable[Sequence[ObjectProof]]:
         """Return what supports each output box: one proof, or none of a box that has no visible area."""
-        return support_proofs(observation, detections, self.support_criteria)
+        return object_proofs(observation, detections, self.support_criteria.prover(observation))
 
     def certify_jointly_not_fabricated(
         self, observation: Observation, detections: Detections, patch: Patch

@@ -23,9 +23,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
+from objectseeker.core.bounds import MARGIN, SMALLEST_AREA, SMALLEST_FILTER, Bound, lower_bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, intersection, iou, row_blocks
-from objectseeker.core.fabrication import SupportFit
+from objectseeker.core.fabrication import SupportCriteria
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.rules.evidence import Rule
@@ -35,7 +35,6 @@ from objectseeker.errors import ObjectSeekerError, require_fraction
 CLEARANCE_DIVISOR = 20  # a box is clear when its gap to the mask exceeds 1/CLEAR of the image's width or height
 FILTER_IOU = 0.8
 IOU_THRESHOLD = 0.5  # the T of this variant, unless told otherwise
-SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their size
 
 
 @register_rule
@@ -102,20 +101,8 @@ class IouRule(PruningRule):
         return self.ioa_rule.edge_factor
 
     @property
-    def support_threshold(self) -> float:
-        return self.ioa_rule.support_threshold
-
-    @property
-    def support_fit(self) -> SupportFit:
-        return self.ioa_rule.support_fit
-
-    @property
-    def support_overlap(self) -> float:
-        return self.ioa_rule.support_overlap
-
-    @property
-    def ranking_margin(self) -> float:
-        return self.ioa_rule.ranking_margin
+    def support_criteria(self) -> SupportCriteria:
+        return self.ioa_rule.support_criteria
 
     @property
     def filter_threshold(self) -> float:
