@@ -532,7 +532,7 @@ class Results:
 
 
 def outcome_of(status: int | None) -> str:
-    """Return what the exit status of the tests says of a mutant; by a signal that is no alarm it crashed them."""
+    """Return what the exit status of the tests says of a mutant; by a signal other than alarms it crashed them."""
     if status is None:
         return "unfinished"
     if -status in ALARMS:
@@ -544,7 +544,7 @@ class _Session:
     """A pytest plugin: finds which test calls what and how long it takes, then runs mutants in copies of this process.
 
     A mutant in a function is tested by what calls this function. Mutants whose functions are called as tests are
-    imported, too, are left for a process of their own.
+    imported, too, take a process of their own.
     """
 
     def __init__(self, chosen: Sequence[Mutant], results: Results, left: Path, workers: int, end: float) -> None:
@@ -564,7 +564,7 @@ class _Session:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.results.print(f"left out, as it cannot be imported here: {report.nodeid}")
+            self.results.print(f"skipped, as it cannot be imported here: {report.nodeid}")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         at_import = self.take_called()
@@ -630,14 +630,14 @@ class _Session:
         seconds: dict[str, float] = {}
         for path, status, _, noted in in_pool(sorted(files), work, self.workers, self.end):
             if noted is None:
-                self.results.print(f"left out, as its tests end with status {status} without a change: {path}")
+                self.results.print(f"skipped, as its tests end with status {status} without a change: {path}")
                 continue
             tests, shared = noted
             for test, passed, taken, called in tests:
                 if passed:
                     calls[test], seconds[test] = {*called, *shared}, taken
                 else:
-                    self.results.print(f"left out, as it fails without a change: {test}")
+                    self.results.print(f"skipped, as it fails without a change: {test}")
         self.results.print(f"{len(calls)} tests pass without a change, in {sum(seconds.values()):.0f} s")
         if not calls:
             raise RuntimeError("no test can be run here")
