@@ -24,8 +24,9 @@ from data_files import add_data_option, save_data
 
 from objectseeker import Defense, Patch
 from objectseeker.attack import AttackBudget, Target
-from objectseeker.attack.job import load_attack, run_attack, targets_of_run
-from objectseeker.cli._evaluation_tables import format_rate, recall_rows
+from objectseeker.attack.job import run_attack
+from objectseeker.attack.metrics import format_rate, recall_rows
+from objectseeker.attack.setup import load_attack, targets_of_run
 from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_text
 from objectseeker.runs.run import open_run

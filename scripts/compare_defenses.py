@@ -29,14 +29,8 @@ from data_files import add_data_option, save_data
 
 from objectseeker import Defense, Patch, open_dataset, open_run
 from objectseeker.attack import attack_dataset
-from objectseeker.attack.job import load_attack
-from objectseeker.attack.universal import (
-    Placement,
-    label_map_of,
-    load_placed_images,
-    train_by_gradients,
-    training_images,
-)
+from objectseeker.attack.setup import load_attack
+from objectseeker.attack.universal import PatchTraining, Placement, load_placed_images
 from objectseeker.attack.whitebox import straight_through
 from objectseeker.cli._settings import change_settings
 from objectseeker.core.threats import ThreatModel
@@ -133,23 +127,15 @@ def patches(options: argparse.Namespace) -> None:
 
     setup = load_attack(Defense.for_detector("builtin"), mode="white-box", device=options.device)
     assert setup.white is not None
-    images = load_placed_images(data, Placement.parse(ADAPTIVE_PLACE), options.sample, options.seed)
+    where = Placement.parse(ADAPTIVE_PLACE)
+    images = load_placed_images(data, where, options.sample, options.seed)
+    training = PatchTraining(setup, data, images, where, Patch(ADAPTIVE_AREA), steps=options.steps, seed=options.seed)
     for name in FILTERS:
         out = options.out / "attacks" / f"against-{name}"
         if (out / "attack.json").exists() or (name == "nutnet" and not options.nutnet):
             continue
         white = replace(setup.white, predict=Bypassed(setup.white.predict, baselines.FILTERS[name]))
-        pixels, _ = train_by_gradients(
-            replace(setup, white=white),
-            training_images(images, Placement.parse(ADAPTIVE_PLACE)),
-            label_map_of(data, setup.class_names),
-            Placement.parse(ADAPTIVE_PLACE),
-            Patch(ADAPTIVE_AREA),
-            "undefended",
-            options.steps,
-            options.seed,
-            lambda done, total: None,
-        )
+        pixels, _ = replace(training, setup=replace(setup, white=white)).run()
         file = options.out / f"against-{name}.png"
         PIL.Image.fromarray(pixels).resize((960, 960), PIL.Image.Resampling.NEAREST).save(file)
         attack_dataset(data, ADAPTIVE_PLACE, patch=Patch(ADAPTIVE_AREA), out=out, patch_image=file, **known)

@@ -90,18 +90,20 @@ class SecretlyLeakyDetector(NetworkDetector):
         return LeakyDetector(**settings).detect_views(image, removed, value)
 
 
-def prune_after_suppression(rule: PruningRule, observation: Observation) -> Detections:
+class SuppressingRule(Rule):
     """Unsound: of masked boxes that overlap, whatever their label and view, only the best-scored remains."""
-    boxes = observation.all_masked
-    overlap = iou(boxes.xyxy, boxes.xyxy) > 0.5
-    keep: list[int] = []
-    for i in np.argsort(-boxes.score, kind="stable"):
-        if not overlap[i, keep].any():
-            keep.append(int(i))
-    kept = np.isin(np.arange(len(boxes)), keep)
-    masked = [boxes[kept & (observation.mask_index == m)] for m in range(len(observation.masks))]
-    left = Observation(observation.width, observation.height, observation.masks, observation.base, masked)
-    return rule.prune(left)
+
+    def prune(self, observation: Observation) -> Detections:
+        boxes = observation.all_masked
+        overlap = iou(boxes.xyxy, boxes.xyxy) > 0.5
+        keep: list[int] = []
+        for i in np.argsort(-boxes.score, kind="stable"):
+            if not overlap[i, keep].any():
+                keep.append(int(i))
+        kept = np.isin(np.arange(len(boxes)), keep)
+        masked = [boxes[kept & (observation.mask_index == m)] for m in range(len(observation.masks))]
+        left = Observation(observation.width, observation.height, observation.masks, observation.base, masked)
+        return Rule.prune(self, left)
 
 
 PAPER = Rule(base_threshold=0.5, mask_threshold=0.7)
@@ -132,8 +134,7 @@ def secretly_leaky() -> tuple[WhiteBox, Pipeline]:
 
 
 def suppressing() -> tuple[WhiteBox, Pipeline]:
-    white, pipeline = sound()
-    return white, replace(pipeline, output=prune_after_suppression)
+    return sound(SuppressingRule(**{field.name: getattr(PAPER, field.name) for field in fields(Rule)}))
 
 
 def target(pipeline: Pipeline, labels: tuple[int, ...] = (0,)) -> Target:

@@ -1,5 +1,6 @@
 """Attacks that fabricate and flip: they succeed where they can, and what they make is judged literally."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,9 @@ import PIL.Image
 import pytest
 
 from objectseeker import Defense, Detections, Halves, ObjectSeekerError, Patch, Rule
-from objectseeker.attack import AttackBudget, fabricate
-from objectseeker.attack import fabrication as fabrication_module
+from objectseeker.attack import AttackBudget, attack, recheck
+from objectseeker.attack.losses import fabricating_loss
+from objectseeker.attack.metrics import read_attack
 
 QUICK = AttackBudget(steps=30, restarts=2)
 OVER = Patch(0.04, location="over")
@@ -51,9 +53,9 @@ def defense(**settings):
     return Defense(detector=gullible, rule=rule, masks=Halves(7))
 
 
-@pytest.mark.parametrize("goal", fabrication_module.GOALS)
+@pytest.mark.parametrize("goal", ["fabricate", "flip"])
 def test_a_gullible_detector_is_fooled_and_no_made_box_is_certified(image_file, tmp_path, goal):
-    result = fabricate(
+    result = attack(
         image_file, defense(), OVER, goal=goal, mode="black-box", budget=QUICK, out=tmp_path / "out", seed=3
     )
     summary = result.summary
@@ -64,7 +66,11 @@ def test_a_gullible_detector_is_fooled_and_no_made_box_is_certified(image_file, 
     assert result.broken_guarantees == 0
     assert (tmp_path / "out" / "attack.json").is_file()
     (before_and_after,) = (tmp_path / "out" / "annotated").iterdir()
-    assert PIL.Image.open(before_and_after).size[0] == 2 * 128
+    assert PIL.Image.open(before_and_after).size[0] > 2 * 128
+    assert json.loads((tmp_path / "out" / "attack.json").read_text()) == result.to_dict()
+    assert (tmp_path / "out" / "curves.csv").is_file()
+    with pytest.raises(ObjectSeekerError, match=f"an attack that hides objects: got goal '{goal}'"):
+        read_attack(tmp_path / "out" / "attack.json")
 
 
 def test_a_wrong_certificate_is_refuted(image_file, tmp_path, monkeypatch):
@@ -79,12 +85,16 @@ def test_a_wrong_certificate_is_refuted(image_file, tmp_path, monkeypatch):
         return given
 
     monkeypatch.setattr(ObjectSeeker, "certify_not_fabricated", wrong)
-    result = fabricate(
+    result = attack(
         image_file, defense(), OVER, goal="flip", mode="black-box", budget=QUICK, out=tmp_path / "out", seed=3
     )
     assert result.broken_guarantees == 1
-    files = {file.name for file in (tmp_path / "out" / "broken" / "0").iterdir()}
-    assert files == {"clean.png", "attacked.png", "defense.json"}
+    folder = tmp_path / "out" / "broken" / "street-0"
+    assert {file.name for file in folder.iterdir()} == {"clean.png", "attacked.png", "case.json", "defense.json"}
+    seeker = defense().build()
+    assert recheck(folder, seeker)["guarantee_broken"]
+    monkeypatch.undo()
+    assert recheck(folder, seeker) == {"refuted_boxes": 0, "only_patch_differs": True, "guarantee_broken": False}
 
 
 def test_what_views_without_the_patch_support_refutes_nothing(image_file, tmp_path):
@@ -100,7 +110,7 @@ def test_what_views_without_the_patch_support_refutes_nothing(image_file, tmp_pa
 
     both.names = gullible.names
     rule = Rule(base_threshold=0.4, mask_threshold=0.6, support_overlap=0.1)
-    result = fabricate(
+    result = attack(
         image_file, Defense(detector=both, rule=rule, masks=Halves(7)), Patch(0.002), goal="flip", mode="black-box",
         budget=AttackBudget(steps=5, restarts=1), seed=3,
     )  # fmt: skip
@@ -109,17 +119,24 @@ def test_what_views_without_the_patch_support_refutes_nothing(image_file, tmp_pa
 
 def test_bad_goals_are_one_sentence(image_file):
     with pytest.raises(ObjectSeekerError, match="goal must be hide, fabricate or flip"):
-        fabricate(image_file, defense(), OVER, goal="erase", mode="black-box", budget=QUICK)
+        attack(image_file, defense(), OVER, goal="erase", mode="black-box", budget=QUICK)
     with pytest.raises(ObjectSeekerError, match="no gradients"):
-        fabricate(image_file, defense(), OVER, mode="white-box", budget=QUICK)
+        attack(image_file, defense(), OVER, goal="fabricate", mode="white-box", budget=QUICK)
+    with pytest.raises(ObjectSeekerError, match=r"certification_threshold is for the goal hide: got 0\.1 and flip"):
+        attack(image_file, defense(), OVER, goal="flip", certification_threshold=0.1)
 
 
 def test_the_patch_is_where_the_threat_allows_it_for_the_wanted_box(image_file):
-    result = fabricate(
-        image_file, defense(), Patch(0.01, location="far"), mode="black-box", budget=AttackBudget(steps=1, restarts=1)
+    result = attack(
+        image_file,
+        defense(),
+        Patch(0.01, location="far"),
+        goal="fabricate",
+        mode="black-box",
+        budget=AttackBudget(steps=1, restarts=1),
     )
-    wanted = result.outcomes[0].wanted
-    (x, y), (wide, tall) = wanted.position.corners[0], wanted.patch_size
+    task = result.outcomes[0].task
+    wanted, (x, y), (wide, tall) = task.target, task.position.corners[0], task.patch_size
     dx = max(wanted.box[0] - x - wide, x - wanted.box[2], 0)
     dy = max(wanted.box[1] - y - tall, y - wanted.box[3], 0)
     assert dx > 12.8 or dy > 9.6
@@ -133,7 +150,7 @@ def test_the_loss_wants_the_class_to_win_where_only_the_best_counts():
 
     def loss(first, second, every_class=False):
         scores = torch.tensor([[[first, second], [0.01, 0.99]]])
-        return float(fabrication_module.fabricating_loss(boxes, scores, wanted, labels, every_class))
+        return float(fabricating_loss(boxes, scores, wanted, labels, every_class))
 
     assert loss(0.1, 0.9) == 0
     assert loss(0.95, 0.9) > 0.7  # the other class wins

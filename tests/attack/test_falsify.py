@@ -26,10 +26,11 @@ from attack_pipelines import (
 
 from objectseeker import Bands, Defense, Detections, Halves, IouRule, Pairs, Patch, Rule, Windows
 from objectseeker.attack import AttackBudget, artifacts, recheck
-from objectseeker.attack.artifacts import save_reproduction
-from objectseeker.attack.job import evaluate_solutions, falsify, plan_tasks
-from objectseeker.attack.optimizers import attack_by_gradients, attack_by_random_search
-from objectseeker.attack.pipeline import PatchTask, Position, draw_patches, pixels_under
+from objectseeker.attack.artifacts import save_outcome, save_reproduction
+from objectseeker.attack.hiding import Hiding, evaluate_solutions, plan_tasks
+from objectseeker.attack.optimizers import attack_by_gradients
+from objectseeker.attack.pipeline import PatchTask, Position, pixels_under
+from objectseeker.attack.setup import AttackSetup
 from objectseeker.core.threats import PatchPositions
 from objectseeker.detectors.network.preprocess import Axis, cached_view_plan
 from objectseeker.errors import ObjectSeekerError
@@ -38,9 +39,10 @@ OVER = Patch(AREA, 1.0, "over")
 BUDGET = AttackBudget(steps=16, restarts=2, views_per_step=8, views_per_batch=32)
 
 
-def attacked(make, patch=OVER, budget=BUDGET, seed=0):
+def attacked(make, patch=OVER, budget=BUDGET, seed=0, *, seen=None, black_box=False):
     white, pipeline = make()
-    (outcome,) = falsify(partial(attack_by_gradients, white), pipeline, [target(pipeline)], patch, budget, seed=seed)
+    setup = AttackSetup(None, pipeline, None if black_box else white)
+    (outcome,) = Hiding().attack(setup, [seen or target(pipeline)], patch, budget, seed=seed)
     return pipeline, outcome
 
 
@@ -59,7 +61,7 @@ def test_the_sound_defense_survives(seed):
 def test_masking_after_a_resize_without_the_margin_is_found_out(seed):
     _, outcome = attacked(leaky, seed=seed)
     assert outcome.certified  # the certificate believes the masks
-    assert outcome.on_defended.position.proven
+    assert outcome.on_defended.task.position.proven
     assert outcome.defended_survived is False
     assert outcome.guarantee_broken
 
@@ -79,7 +81,7 @@ PATIENT = replace(BUDGET, steps=40)
 def test_a_leak_that_the_white_box_knows_nothing_of_is_found_by_distrust(seed):
     _, outcome = attacked(secretly_leaky, budget=replace(PATIENT, immune_view_fraction=1.0), seed=seed)
     assert outcome.certified
-    assert outcome.on_defended.position.proven
+    assert outcome.on_defended.task.position.proven
     assert outcome.defended_survived is False
     assert outcome.guarantee_broken
     _, believing = attacked(secretly_leaky, budget=replace(PATIENT, immune_view_fraction=0.0), seed=seed)
@@ -144,7 +146,7 @@ def test_two_patches_are_drawn_at_two_places(masks):
     assert outcome.defended_survived is outcome.certified  # half masks cannot remove both
     assert not outcome.guarantee_broken
     different = (outcome.on_defended.image != make_image()).any(axis=2)
-    (wide, tall), corners = outcome.on_defended.patch_size, outcome.on_defended.position.corners
+    (wide, tall), corners = outcome.on_defended.task.patch_size, outcome.on_defended.task.position.corners
     assert len(corners) == 2
     for x, y in corners:
         different[max(y, 0) : y + tall, max(x, 0) : x + wide] = False
@@ -176,7 +178,7 @@ def test_a_larger_patch_than_certified_hides_the_object_from_the_defense():
     patch = Patch(1.8 * AREA, 1.0, "over")
     _, outcome = attacked(sound, patch)
     assert not outcome.certified
-    assert not outcome.on_defended.position.proven
+    assert not outcome.on_defended.task.position.proven
     assert outcome.defended_survived is False
     assert not outcome.guarantee_broken
 
@@ -185,7 +187,7 @@ def test_a_larger_patch_than_certified_hides_the_object_from_the_defense():
 def test_several_patches_are_drawn_at_once(count):
     _, outcome = attacked(partial(sound, masks=Pairs(5)), Patch(0.005, 1.0, "over", count))
     assert not outcome.guarantee_broken
-    assert len(outcome.on_defended.position.corners) == count
+    assert len(outcome.on_defended.task.position.corners) == count
     assert outcome.undefended_survived is False
 
 
@@ -214,8 +216,8 @@ def test_patches_and_the_outside_are_not_attacked_together():
 def test_only_the_patch_is_changed_and_the_position_is_allowed():
     _, outcome = attacked(sound)
     for attempt in (outcome.on_undefended, outcome.on_defended):
-        ((x, y),) = attempt.position.corners
-        assert attempt.patch_size == (LARGEST, LARGEST)
+        ((x, y),) = attempt.task.position.corners
+        assert attempt.task.patch_size == (LARGEST, LARGEST)
         different = (attempt.image != make_image()).any(axis=2)
         assert different.any()
         different[max(y, 0) : y + LARGEST, max(x, 0) : x + LARGEST] = False
@@ -231,29 +233,26 @@ def test_the_same_seed_gives_the_same_image():
     assert (first.image != other.image).any()
 
 
-@pytest.mark.parametrize("jitter", [0, 2])
 @pytest.mark.parametrize("goal", ["undefended", "defended"])
-def test_losses_fall_from_a_harmless_patch(goal, jitter):
+def test_losses_fall_from_a_harmless_patch(goal):
     white, pipeline = sound()
     seen = target(pipeline)
     start = pixels_under(seen.image, 18, 18, (60, 60)) + np.array([0, 1, 0], np.uint8)  # hides nothing on its own
     task = PatchTask(seen, Position(((18, 18),), False, 0.0), start[None])
     (solution,) = attack_by_gradients(
-        white, pipeline, [task], goal, AttackBudget(steps=30, views_per_step=6, jitter=jitter, views_per_batch=32)
+        white, pipeline, [task], goal, AttackBudget(steps=30, views_per_step=6, views_per_batch=32)
     )
     assert solution.loss_curve[0] > 1
     assert solution.loss_curve[-1] == 0
     assert solution.hidden
-    observation = pipeline.observe(draw_patches(seen.image, solution.patches, task.position.corners))
-    assert not pipeline.found_status(seen, observation).undefended
-    assert goal == "undefended" or not pipeline.found_status(seen, observation).defended
+    found = pipeline.judge_observation(seen, pipeline.observe(task.draw(solution.patches)))
+    assert not found.undefended
+    assert goal == "undefended" or not found.defended
 
 
 def test_an_object_without_a_position_is_not_attacked():
-    white, pipeline = sound()
-    whole = target(pipeline)
-    whole = replace(whole, box=np.array([0.0, 0, 96, 96]))
-    (outcome,) = falsify(partial(attack_by_gradients, white), pipeline, [whole], Patch(0.01, 1.0, "far"), BUDGET)
+    whole = replace(target(sound()[1]), box=np.array([0.0, 0, 96, 96]))
+    _, outcome = attacked(sound, Patch(0.01, 1.0, "far"), seen=whole)
     assert outcome.vacuous
     assert outcome.on_undefended is None
     assert outcome.defended_survived is None
@@ -261,28 +260,19 @@ def test_an_object_without_a_position_is_not_attacked():
 
 
 def test_an_object_that_is_not_found_is_not_attacked():
-    white, pipeline = sound()
-    unseen = replace(target(pipeline), labels=(1,))
-    (outcome,) = falsify(partial(attack_by_gradients, white), pipeline, [unseen], OVER, BUDGET)
+    _, outcome = attacked(sound, seen=replace(target(sound()[1]), labels=(1,)))
     assert {outcome.skip_reason("undefended"), outcome.skip_reason("defended")} == {"not found without a patch"}
 
 
 def test_random_search_hides_the_object_and_respects_the_certificate():
-    _, pipeline = sound()
-    patch = Patch(0.02, 1.0, "over")
-    (outcome,) = falsify(
-        attack_by_random_search, pipeline, [target(pipeline)], patch, AttackBudget(steps=8, restarts=2)
-    )
+    _, outcome = attacked(sound, Patch(0.02, 1.0, "over"), AttackBudget(steps=8, restarts=2), black_box=True)
     assert outcome.certified
     assert outcome.undefended_survived is False
     assert outcome.defended_survived is True
-    with pytest.raises(ObjectSeekerError, match="jitter"):
-        attack_by_random_search(pipeline, [], "undefended", AttackBudget(jitter=1))
 
 
 def test_random_search_finds_the_suppressing_defense_out():
-    _, pipeline = suppressing()
-    (outcome,) = falsify(attack_by_random_search, pipeline, [target(pipeline)], OVER, AttackBudget(steps=2, restarts=2))
+    _, outcome = attacked(suppressing, budget=AttackBudget(steps=2, restarts=2), black_box=True)
     assert outcome.guarantee_broken
 
 
@@ -291,7 +281,7 @@ def test_the_judge_takes_the_restart_that_hides():
     tasks = plan_tasks(pipeline, target(pipeline), OVER, "undefended", replace(BUDGET, restarts=3), 0)
     solutions = attack_by_gradients(white, pipeline, tasks, "undefended", BUDGET)
     (judged,) = evaluate_solutions(pipeline, solutions, "undefended").values()
-    assert not judged.undefended
+    assert not judged.found.undefended
     assert len(judged.loss_curves) == 3
 
 
@@ -319,11 +309,12 @@ def test_a_broken_guarantee_can_be_seen_again(tmp_path):
 
 def test_images_and_curves(tmp_path):
     pipeline, outcome = attacked(sound)
-    names = ("object", "thing")
-    page = artifacts.draw_comparison(pipeline, outcome, names)
-    assert page.width > 3 * 96
-    files = artifacts.save_images(tmp_path, outcome, "image-0")
-    for file, attempt in zip(files, (outcome.on_undefended, outcome.on_defended), strict=True):
+    defense = Defense(detector=pipeline.seeker.detector, rule=pipeline.rule, masks=pipeline.seeker.masks)
+    save_outcome(tmp_path, pipeline, defense, outcome, OVER, "cam/image-0", None)
+    assert PIL.Image.open(tmp_path / "annotated" / "cam" / "image-0.jpg").width > 3 * 96
+    assert not (tmp_path / "broken").exists()
+    for system, attempt in (("undefended", outcome.on_undefended), ("defended", outcome.on_defended)):
+        file = tmp_path / "images" / "cam" / f"image-0-{system}.png"
         assert (np.array(PIL.Image.open(file)) == attempt.image).all()
     assert tmp_path / "curves.csv" in artifacts.save_curves(tmp_path, [outcome])
     steps = sum(len(c) for attempt in (outcome.on_undefended, outcome.on_defended) for c in attempt.loss_curves)
@@ -333,8 +324,9 @@ def test_images_and_curves(tmp_path):
 
 
 def test_images_of_one_name_in_two_folders_get_files_of_their_own():
-    assert artifacts.file_names(["cam1/1.png", "cam1/2.png"]) == {"cam1/1.png": "1", "cam1/2.png": "2"}
-    for images in (["cam1/1", "cam2/1", "3"], ["1.jpg", "1.png"], ["a/" + "x" * 300, "b/" + "x" * 300]):
-        names = artifacts.file_names(images)
-        assert len(set(names.values())) == len(images)
-        assert all("/" not in name and len(name) <= 150 for name in names.values())
+    assert artifacts.file_stems(["1.png", "2.png", "1.png"]) == {"1.png": "1", "2.png": "2"}
+    for images in (["cam1/1", "cam2/1", "3"], ["1.jpg", "1.png"], ["a/" + "x" * 300, "b/" + "x" * 300], ["../1", "1"]):
+        stems = artifacts.file_stems(images)
+        assert len({stem.casefold() for stem in stems.values()}) == len(images)
+        assert all(".." not in stem and not stem.startswith("/") for stem in stems.values())
+        assert all(len(part) <= 210 for stem in stems.values() for part in stem.split("/"))

@@ -16,7 +16,8 @@ import pytest
 import objectseeker
 from objectseeker import Bands, Defense, Detections, Halves, IouRule, Pairs, Patch, Rule
 from objectseeker.attack import AttackBudget, Target, read_recall
-from objectseeker.attack.job import load_attack, run_attack, targets_of_images, targets_of_run
+from objectseeker.attack.job import run_attack
+from objectseeker.attack.setup import load_attack, targets_of_images, targets_of_run
 from objectseeker.core.label_map import LabelMap
 from objectseeker.datasets import DatasetImage
 from objectseeker.errors import ObjectSeekerError
@@ -97,12 +98,15 @@ def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace)
     assert results.to_dict() == json.loads((out / "attack.json").read_text())
     assert [row["class"] for row in results.objects] == ["person", "person"]
     assert all(row["certified"] for row in results.objects)
-    shown = "<th>recall under attack</th><td>0 of 2</td><td>2 of 2</td>"
+    shown = "<td>recall under attack</td><td>0 of 2: 0% (0% to 66%)</td><td>2 of 2: 100% (34% to 100%)</td>"
     assert shown in results._repr_html_()
     assert not any(row["undefended_survived"] for row in results.objects)
     assert results.broken_guarantees == 0
-    assert len(list((out / "images").iterdir())) == 4
-    assert {file.name for file in (out / "annotated").iterdir()} == {"cam1%2F1-0.jpg", "cam2%2F1-0.jpg"}
+    assert len(list((out / "images").rglob("*.png"))) == 4
+    assert {file.relative_to(out).as_posix() for file in out.rglob("*.jpg")} == {
+        "annotated/cam1/1-0.jpg",
+        "annotated/cam2/1-0.jpg",
+    }
     assert results.to_dict()["defense"]["sha256"] == attacked.defense.sha256
     assert read_recall(out / "attack.json", attacked.defense, Patch(0.02), certification_threshold=0.0)["objects"] == 2
 

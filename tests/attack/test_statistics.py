@@ -9,19 +9,10 @@ import numpy as np
 import pytest
 
 from objectseeker import Bands, Defense, Detections, Halves, IouRule, ObjectSeeker, Patch
-from objectseeker.attack.artifacts import draw_comparison
-from objectseeker.attack.metrics import (
-    AttackOutcome,
-    EvaluatedImage,
-    attack_summary,
-    object_effects,
-    outcome_row,
-    rate_with_interval,
-    read_recall,
-    recall_bounds,
-    wilson,
-)
-from objectseeker.attack.pipeline import Pipeline, Position, Target
+from objectseeker.attack.artifacts import draw_outcome
+from objectseeker.attack.hiding import EvaluatedImage, HidingOutcome
+from objectseeker.attack.metrics import attack_summary, rate_with_interval, read_recall, recall_bounds, wilson
+from objectseeker.attack.pipeline import PatchTask, Pipeline, Position, Solution, Target
 from objectseeker.defense import DEFAULT_RULE
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.inference.drawing import class_color
@@ -112,6 +103,9 @@ def test_recalls_are_read_from_the_file_of_an_attack(tmp_path):
     assert recall["undefended"]["recall_under_attack"]["rate"] == 0
     assert recall["defended"]["certified_recall"]["rate"] == 0.75
     assert recall["defended"]["clean_recall"]["rate"] == 1
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"goal": "flip"}))
+    with pytest.raises(ObjectSeekerError, match="must be of an attack that hides objects: got goal 'flip'"):
+        read_recall(file, DEFENSE, Patch(), certification_threshold=0.0)
     file.write_text("[]")
     with pytest.raises(ObjectSeekerError, match=r"not an attack\.json"):
         read_recall(file, DEFENSE, Patch(), certification_threshold=0.0)
@@ -187,17 +181,19 @@ def boxes(*found):
 
 
 def pipeline_of(**rule):
-    seeker = ObjectSeeker(
-        lambda images: [boxes(*CLEAN) for _ in images], replace(DEFAULT_RULE, **rule), masks=Halves(1)
-    )
-    return Pipeline.from_seeker(seeker)
+    def detect(images):
+        return [boxes(*CLEAN) for _ in images]
+
+    detect.names = ("horse", "person", "cow", "rider")
+    return Pipeline.from_seeker(ObjectSeeker(detect, replace(DEFAULT_RULE, **rule), masks=Halves(1)))
 
 
 def judged(pipeline, target, base, output):
     """An adversarial image in which the detector finds `base` and, if it was attacked, the defense `output`."""
-    found = pipeline.base_status(target, base)
-    image = EvaluatedImage(target.image, base, base, Position(((0, 0),), False, 0.0), (5, 5), 0.0, *found)
-    return image if output is None else replace(image, boxes=output, defended=pipeline.is_found(target, output))
+    start = np.zeros((1, 5, 5, 3), np.uint8)
+    solution = Solution(PatchTask(target, Position(((0, 0),), False, 0.0), start), start, 0.0, ())
+    boxes = base if output is None else output
+    return EvaluatedImage(solution, target.image, base, boxes, pipeline.judge(target, base, output))
 
 
 def outcome_of(pipeline, on_undefended=None, on_defended=None):
@@ -208,7 +204,7 @@ def outcome_of(pipeline, on_undefended=None, on_defended=None):
         None if on_undefended is None else judged(pipeline, target, on_undefended, None),
         None if on_defended is None else judged(pipeline, target, *on_defended),
     ]
-    return AttackOutcome(target, False, False, pipeline.found_status(target, target.observation), *images)
+    return HidingOutcome(target, False, False, pipeline.judge_observation(target, target.observation), *images)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +228,13 @@ def test_what_a_patch_did_is_told_apart(found, fate, fabricated):
         outcome_of(pipeline, found),
         outcome_of(pipeline, boxes(*CLEAN), (boxes(*CLEAN), found)),
     )
-    assert object_effects(on_undefended, pipeline) == {"undefended": became, "defended": None}
-    assert object_effects(on_defended, pipeline) == {
+    assert on_undefended.effects(pipeline) == {"undefended": became, "defended": None}
+    assert on_defended.effects(pipeline) == {
         "undefended": {"object": "found", "fabricated": 0},
         "defended": became,
     }
     for outcome in (on_undefended, on_defended):  # determined from the same image that decides who survived
-        row = outcome_row(outcome, pipeline)
+        row = outcome.to_dict(pipeline)
         survived = {"undefended": row["undefended_survived"], "defended": row["defended_survived"]}
         assert {goal: one and one["object"] == "found" for goal, one in row["effects"].items()} == survived
 
@@ -247,7 +243,7 @@ def test_a_patch_against_the_defense_may_be_the_worst_for_the_detector():
     pipeline = pipeline_of()
     outcome = outcome_of(pipeline, boxes(*CLEAN), (boxes((OBJECT, 2)), boxes(*CLEAN)))
     assert outcome.undefended_survived is False
-    assert object_effects(outcome, pipeline) == {
+    assert outcome.effects(pipeline) == {
         "undefended": {"object": "misclassified", "fabricated": 0},
         "defended": {"object": "found", "fabricated": 0},
     }
@@ -255,15 +251,14 @@ def test_a_patch_against_the_defense_may_be_the_worst_for_the_detector():
 
 def test_what_an_object_was_taken_for_is_drawn():
     pipeline = pipeline_of()
-    names = ("horse", "person", "cow", "rider")
     for found, drawn in ((boxes((OBJECT, 2)), True), (boxes((NEIGHBOR, 2)), False)):
-        page = np.asarray(draw_comparison(pipeline, outcome_of(pipeline, found), names))
+        page = np.asarray(draw_outcome(pipeline, outcome_of(pipeline, found), PATCH))
         assert (page == class_color(2)).all(axis=2).any() == drawn
 
 
 def test_without_regard_to_labels_nothing_is_misclassified():
     pipeline = pipeline_of(classwise=False)
-    effects = object_effects(outcome_of(pipeline, boxes((OBJECT, 2))), pipeline)
+    effects = outcome_of(pipeline, boxes((OBJECT, 2))).effects(pipeline)
     assert effects["undefended"] == {"object": "found", "fabricated": 0}
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from objectseeker import Detections, Halves, Patch, Rule, open_dataset
 from objectseeker.attack import attack_dataset
-from objectseeker.attack.job import AttackSetup
-from objectseeker.attack.universal import PlacedImage, Placement, draw_rectangles, train_by_gradients, train_by_search
-from objectseeker.core.label_map import LabelMap
+from objectseeker.attack.setup import AttackSetup
+from objectseeker.attack.universal import PatchTraining, PlacedImage, Placement, draw_rectangles
 from objectseeker.datasets import DatasetImage
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
@@ -145,12 +144,10 @@ def test_random_search_finds_what_blinds_a_detector():
         blue = [float(((one[..., 2] > 150) & (one[..., 0] < 100)).mean()) for one in images]
         return [Detections([[50, 40, 90, 70]], [max(0.9 - 30 * share, 0.0)], [0]) for share in blue]
 
-    pipeline = SimpleNamespace(seeker=SimpleNamespace(detector=detect))
-    setup = AttackSetup(None, pipeline, None, "black-box", None)
-    label_map = LabelMap.from_names(NAMES)
-    pixels, curve = train_by_search(
-        setup, [image], label_map, Placement("corner"), PATCH, "undefended", 200, 0, lambda done, total: None
-    )
+    pipeline = SimpleNamespace(seeker=SimpleNamespace(detector=detect), class_names=NAMES)
+    data = SimpleNamespace(names=NAMES)
+    training = PatchTraining(AttackSetup(None, pipeline), data, [image], Placement("corner"), PATCH, steps=200)
+    pixels, curve = training.run()
     assert curve == sorted(curve, reverse=True)
     before = detect([image.pixels])[0].score[0]
     after = detect([draw_rectangles(image.pixels, pixels, rectangles("corner", image).tolist())])[0].score[0]
@@ -175,16 +172,9 @@ def test_gradients_hide_objects_and_fabricate_boxes(system, text):
     module = Bright()
     white = WhiteBox(predict=module, detector=torch_detector(module, layout="decoded,fit=stretch", input_size=64))
     image = placed([[8, 8, 40, 40]], [0], size=(64, 64), carries=[0])
-    setup = AttackSetup(
-        SimpleNamespace(masks=Halves(3), fill=114),
-        SimpleNamespace(rule=Rule(base_threshold=0.3, mask_threshold=0.5)),
-        None,
-        "white-box",
-        None,
-        white,
-    )
-    pixels, curve = train_by_gradients(
-        setup, [image], LabelMap.from_names(NAMES), Placement.parse(text), Patch(0.2), system, 40, 0, lambda d, t: None
-    )
+    pipeline = SimpleNamespace(rule=Rule(base_threshold=0.3, mask_threshold=0.5), class_names=NAMES)
+    setup = AttackSetup(SimpleNamespace(masks=Halves(3), fill=114), pipeline, white)
+    data = SimpleNamespace(names=NAMES)
+    pixels, curve = PatchTraining(setup, data, [image], Placement.parse(text), Patch(0.2), system, steps=40).run()
     assert pixels.mean() > 220
     assert np.mean(curve[-5:]) < curve[0]

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from objectseeker import Bands, Halves, Pairs
-from objectseeker.attack.losses import LossTargets, boxes_to_plant, hiding_loss, least_covering_part, planting_loss
+from objectseeker.attack.losses import LossTargets, boxes_to_plant, end_slices, hiding_loss, planting_loss
 from objectseeker.attack.pipeline import draw_patches, paste
 from objectseeker.attack.placement import removing_masks
 from objectseeker.attack.whitebox import PatchRenderer, WhiteBox, fill_views, unaffected_views
@@ -277,11 +277,13 @@ def test_planting_wants_a_strong_box_at_the_place():
     assert losses[0] == 0 < min(losses[1:])
 
 
-def test_the_slice_that_explains_a_masked_box_reveals_least():
+def test_slices_of_a_masked_box_are_at_its_four_ends():
     masked_box, box = np.array([0.0, 0, 10, 10]), np.array([8.0, 0, 14, 10])
-    made = least_covering_part(masked_box, box, 0.6)
-    assert ioa(masked_box[None], made[None])[0, 0] == pytest.approx(0.6)
-    assert ioa(box[None], made[None])[0, 0] == 0
+    slices = end_slices(masked_box, 0.6)
+    assert ioa(masked_box[None], slices)[0] == pytest.approx(0.6)
+    assert ioa(box[None], slices)[0] == pytest.approx([0, 2 / 6, 0.2, 0.2])
+    assert (slices[:, :2].min(axis=0) == 0).all()
+    assert (slices[:, 2:].max(axis=0) == 10).all()
 
 
 def test_boxes_to_plant_explain_what_the_patch_cannot_reach():

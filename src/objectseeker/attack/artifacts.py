@@ -1,14 +1,12 @@
-"""Files of an attack: loss curves, images, and the reproduction of a broken guarantee."""
+"""Files of an attack: images, loss curves, and the reproduction of a broken guarantee."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +14,16 @@ import PIL.Image
 import PIL.ImageDraw
 import PIL.ImageFont
 
-from objectseeker.attack.metrics import EFFECT_KINDS, AttackOutcome, EvaluatedImage, object_effects
-from objectseeker.attack.pipeline import ATTACKED_SYSTEMS, FITTING_IOU, Pipeline, Target
+from objectseeker.attack.fabrication import FabricationOutcome, judge
+from objectseeker.attack.hiding import EvaluatedImage, HidingOutcome
+from objectseeker.attack.metrics import EFFECT_KINDS
+from objectseeker.attack.pipeline import ATTACKED_SYSTEMS, AttackedSystem, PatchTask, Pipeline, Position, Target, fits
 from objectseeker.attack.placement import PositionCertificates, find_leaking_views
-from objectseeker.core.boxes import Detections, iou
+from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import ObjectSeeker
-from objectseeker.core.threats import Patch
+from objectseeker.core.threats import Patch, ThreatModel
 from objectseeker.defense import Defense
-from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text, write_atomic
 from objectseeker.files.images import load_image
 from objectseeker.inference.drawing import (
@@ -37,11 +36,15 @@ from objectseeker.inference.drawing import (
     truth_layers,
     with_legend,
 )
+from objectseeker.inference.images import annotated_names
+from objectseeker.inference.results import annotate_result, detect_image
 from objectseeker.text import to_csv
+
+Outcome = HidingOutcome | FabricationOutcome
 
 # The files of a reproduction: only what is needed to see a broken guarantee again.
 CLEAN, ATTACKED, CASE, DEFENSE, SCRIPT = "clean.png", "attacked.png", "case.json", "defense.json", "check.py"
-SCRIPT_TEXT = '''"""Does the defended detector lose an object that it certified? Run: python check.py"""
+SCRIPT_TEXT = '''"""Does the defense break the guarantee that it gave? Run: python check.py"""
 
 from pathlib import Path
 
@@ -52,37 +55,43 @@ print(recheck(Path(__file__).parent))
 
 PANEL_GAP = 8  # pixels
 LEGEND = (LegendEntry("white: the object", None), LegendEntry("patch", VULNERABLE))
-MAX_NAME_LENGTH = 150  # of a file, before its object's number and ending
+
+
+def save_outcome(
+    out: Path, pipeline: Pipeline, defense: Defense, outcome: Outcome, patch: Patch, name: str, device: str | None
+) -> None:
+    """Save the images of one target and, if a guarantee was broken, the reproduction."""
+    for system, image in outcome.attacks.items():
+        save_image(out / "images" / f"{name}-{system}.png", PIL.Image.fromarray(image.image))
+    save_image(out / "annotated" / f"{name}.jpg", draw_outcome(pipeline, outcome, patch))
+    if outcome.guarantee_broken:
+        save_reproduction(out / "broken" / name, pipeline, outcome, patch, defense, device=device)
 
 
 def save_reproduction(
-    folder: Path,
-    pipeline: Pipeline,
-    outcome: AttackOutcome,
-    patch: Patch,
-    defense: Defense,
-    *,
-    device: str | None = None,
+    folder: Path, pipeline: Pipeline, outcome: Outcome, patch: Patch, defense: Defense, *, device: str | None = None
 ) -> None:
     """Save both images, the defense, the case, and a script that checks again."""
-    attacked, target = outcome.on_defended, outcome.target
-    if attacked is None:
-        raise ObjectSeekerError(f"there was no attack on object {target.number} of {target.image_id}. Attack it first.")
+    attacked, target = outcome.attacks["defended"], outcome.target
     save_image(folder / CLEAN, PIL.Image.fromarray(target.image))
     save_image(folder / ATTACKED, PIL.Image.fromarray(attacked.image))
-    defense.save(folder / DEFENSE)
     case = {
+        "hides": isinstance(outcome, HidingOutcome),
         "image": target.image_id,
         "box": target.box.tolist(),
         "labels": list(target.labels),
         "patch": asdict(patch),
-        "corners": [list(corner) for corner in attacked.position.corners],
-        "size": list(attacked.patch_size),
+        "corners": [list(corner) for corner in attacked.task.position.corners],
+        "size": list(attacked.task.patch_size),
         "certification_threshold": pipeline.certification_threshold,
         "device": device,
     }
     save_json(folder / CASE, case)
-    save_text(folder / SCRIPT, SCRIPT_TEXT)
+    if isinstance(defense.detector, str):
+        defense.save(folder / DEFENSE)
+        save_text(folder / SCRIPT, SCRIPT_TEXT)
+    else:  # a callable cannot be loaded again
+        save_json(folder / DEFENSE, defense.to_public_dict())
 
 
 def recheck(folder: Path, seeker: ObjectSeeker | None = None) -> dict[str, Any]:
@@ -105,61 +114,45 @@ def recheck(folder: Path, seeker: ObjectSeeker | None = None) -> dict[str, Any]:
     case = json.loads((folder / CASE).read_text(encoding="utf-8"))
     if seeker is None:
         seeker = Defense.load(folder / DEFENSE).build(case["device"])
-    pipeline = Pipeline.from_seeker(seeker, case["certification_threshold"])
+    pipeline, patch = Pipeline.from_seeker(seeker, case["certification_threshold"]), Patch(**case["patch"])
     clean, attacked = load_image(folder / CLEAN), load_image(folder / ATTACKED)
     box, labels = np.array(case["box"], float), tuple(case["labels"])
     target = Target(case["image"], 0, clean, pipeline.observe(clean), box, labels)
-    size = (case["size"][0], case["size"][1])
+    (wide, tall), corners = case["size"], tuple((x, y) for x, y in case["corners"])
     changed = (clean != attacked).any(axis=2)
-    for x, y in case["corners"]:
-        changed[max(y, 0) : max(y + size[1], 0), max(x, 0) : max(x + size[0], 0)] = False
-    certified, _ = pipeline.certify(target, Patch(**case["patch"]))
-    position = PositionCertificates.from_target(pipeline, target).position_at(np.array(case["corners"]), size)
-    observation = pipeline.observe(attacked)
-    still_found = pipeline.found_status(target, observation).defended
-    leaking = len(find_leaking_views(target, observation, position, size))
-    broken = leaking > 0 or ((certified or position.proven) and not still_found)
-    return {
-        "certified": certified,
-        "proven_at_position": position.proven,
-        "only_patch_differs": not bool(changed.any()),
-        "still_found": still_found,
-        "leaking_views": leaking,
-        "guarantee_broken": bool(broken and not changed.any()),
+    for x, y in corners:
+        changed[max(y, 0) : max(y + tall, 0), max(x, 0) : max(x + wide, 0)] = False
+    only_patch_differs = not bool(changed.any())
+    if not case["hides"]:
+        task = PatchTask(target, Position(corners, False, 0.0), np.zeros((len(corners), tall, wide, 3), np.uint8))
+        refuted = judge(pipeline, task, attacked, patch).refuted
+        verdicts: dict[str, Any] = {"refuted_boxes": refuted}
+        broken = refuted > 0
+    else:
+        certified, _ = pipeline.certify(target, patch)
+        certificates = PositionCertificates.from_target(pipeline, target)
+        position = certificates.position_at(np.array(corners), (wide, tall))
+        observation = pipeline.observe(attacked)
+        still_found = pipeline.judge_observation(target, observation).defended
+        leaking = len(find_leaking_views(target, observation, position, (wide, tall)))
+        verdicts = {
+            "certified": certified,
+            "proven_at_position": position.proven,
+            "still_found": still_found,
+            "leaking_views": leaking,
+        }
+        broken = leaking > 0 or ((certified or position.proven) and not still_found)
+    return verdicts | {
+        "only_patch_differs": only_patch_differs,
+        "guarantee_broken": broken and only_patch_differs,
     }
 
 
-def file_names(image_ids: Iterable[str]) -> dict[str, str]:
-    """Return a file name for each image: its stem if that tells all images apart, else its whole id.
-
-    cam1/1 and cam2/1 are two images, and so are 1.jpg and 1.png.
-    """
+def file_stems(image_ids: Iterable[str]) -> dict[str, str]:
+    """Return a path for the files of each image, without a suffix, always inside their folder."""
     distinct = list(dict.fromkeys(image_ids))
-    stems = {image_id: _file_name(Path(image_id).stem) for image_id in distinct}
-    if len(set(stems.values())) == len(stems):
-        return stems
-    return {image_id: _file_name(image_id) for image_id in distinct}
-
-
-def _file_name(text: str) -> str:
-    quoted = quote(text, safe="")
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return quoted if len(quoted) <= MAX_NAME_LENGTH else f"{quoted[: MAX_NAME_LENGTH - 17]}-{digest}"
-
-
-def object_name(outcome: AttackOutcome, names: Mapping[str, str]) -> str:
-    """Return the name of one object's files, from the `file_names` of all images."""
-    return f"{names[outcome.target.image_id]}-{outcome.target.number}"
-
-
-def save_images(folder: Path, outcome: AttackOutcome, name: str) -> list[Path]:
-    """Save the adversarial images of one object, lossless."""
-    files = []
-    for system in ATTACKED_SYSTEMS:
-        if (image := outcome.attack_on(system)) is not None:
-            files.append(folder / f"{name}-{system}.png")
-            save_image(files[-1], PIL.Image.fromarray(image.image))
-    return files
+    stems = (str(PurePosixPath(name).with_suffix("")) for name in annotated_names(distinct))
+    return dict(zip(distinct, stems, strict=True))
 
 
 def save_image(file: Path, image: PIL.Image.Image) -> None:
@@ -170,65 +163,69 @@ def save_image(file: Path, image: PIL.Image.Image) -> None:
     write_atomic(file, lambda stream: image.save(stream, "JPEG" if jpeg else "PNG", **options))
 
 
-def draw_comparison(pipeline: Pipeline, outcome: AttackOutcome, class_names: Sequence[str]) -> PIL.Image.Image:
-    """Draw three panels: without attack, the undefended detector attacked, the defended one attacked.
+def draw_outcome(pipeline: Pipeline, outcome: Outcome, patch: Patch) -> PIL.Image.Image:
+    """Draw the image without attack and under attack, side by side.
 
-    Each panel under attack is the image that decides whether the object survived. Only boxes of the object's class and
-    boxes of others that fit it are drawn, in their colors, the object itself in thin white on black, the patch in
-    vermilion.
+    Of a hidden object: the undefended detector attacked, then the defended one, each on the image that decides whether
+    the object survived. Only boxes of the object's class and boxes of others that fit it are drawn, in their colors,
+    the object itself in thin white on black, the patch in vermilion. Of a wanted box: the defended output with its
+    certificates.
     """
-    effects = object_effects(outcome, pipeline)
-    clean = pipeline.output(pipeline.rule, outcome.target.observation)
+    names = pipeline.class_names
+    panels: list[tuple[str, PIL.Image.Image]] = []
+    if isinstance(outcome, FabricationOutcome):
+        threat = ThreatModel(area=patch.area, aspect=patch.aspect, count=patch.count)
+        for title, image in (("no attack", outcome.target.image), ("attacked", outcome.image)):
+            result = detect_image(pipeline.seeker, image, threat=threat)
+            panels.append((title, annotate_result(image, result, names, threat)))
+        return _side_by_side(panels)
+    effects: dict[AttackedSystem, Any] = outcome.effects(pipeline)
+    clean = pipeline.rule.prune(outcome.target.observation)
     verdict = "certified" if outcome.certified else "not certified"
-    panels = [_draw_panel(f"no attack; {verdict}", pipeline, outcome, clean, None, class_names)]
+    panels.append((f"no attack; {verdict}", _draw_boxes(pipeline, outcome.target, clean, None)))
     for system in ATTACKED_SYSTEMS:
-        image = outcome.worst_for_undefended if system == "undefended" else outcome.on_defended
-        if image is not None:
+        attacked = outcome.worst_for_undefended if system == "undefended" else outcome.on_defended
+        if attacked is not None:
             effect = effects[system]["object"]
             title = f"{system}, attacked: {effect if effect == EFFECT_KINDS[0] else effect.upper()}"
-            boxes = image.base if system == "undefended" else image.boxes
-            panels.append(_draw_panel(title, pipeline, outcome, boxes, image, class_names))
-    width = sum(panel.width + PANEL_GAP for panel in panels) - PANEL_GAP
-    page = PIL.Image.new("RGB", (width, panels[0].height), "white")
+            boxes = attacked.base if system == "undefended" else attacked.boxes
+            panels.append((title, _draw_boxes(pipeline, outcome.target, boxes, attacked)))
+    return _side_by_side(panels)
+
+
+def _draw_boxes(
+    pipeline: Pipeline, target: Target, boxes: Detections, attacked: EvaluatedImage | None
+) -> PIL.Image.Image:
+    shown = boxes[pipeline.has_label(target, boxes) | fits(target, boxes)]
+    layers = truth_layers(target.ground_truth[:1])
+    for label in np.unique(shown.label).tolist():
+        of_label = shown[shown.label == label]
+        layers.append(Layer(of_label.xyxy, captions(of_label, pipeline.class_names), color=class_color(label)))
+    pixels: Image = target.image
+    if attacked is not None:
+        pixels, (wide, tall) = attacked.image, attacked.task.patch_size
+        patches = [(x, y, x + wide, y + tall) for x, y in attacked.task.position.corners]
+        layers.append(Layer(np.array(patches, float), color=VULNERABLE, width=0.5))
+    return with_legend(annotate(pixels, layers), LEGEND)
+
+
+def _side_by_side(panels: Sequence[tuple[str, PIL.Image.Image]]) -> PIL.Image.Image:
+    """Join images, each below its title."""
+    font = PIL.ImageFont.load_default(max(12, panels[0][1].height // 24))
+    bar = round(font.getbbox("Ag")[3] * 1.4)
+    width = sum(panel.width + PANEL_GAP for _, panel in panels) - PANEL_GAP
+    page = PIL.Image.new("RGB", (width, bar + max(panel.height for _, panel in panels)), "white")
     x = 0
-    for panel in panels:
-        page.paste(panel, (x, 0))
+    for title, panel in panels:
+        PIL.ImageDraw.Draw(page).text((x + 2, 2), title, fill="black", font=font)
+        page.paste(panel, (x, bar))
         x += panel.width + PANEL_GAP
     return page
 
 
-def _draw_panel(
-    title: str,
-    pipeline: Pipeline,
-    outcome: AttackOutcome,
-    boxes: Detections,
-    attacked: EvaluatedImage | None,
-    class_names: Sequence[str],
-) -> PIL.Image.Image:
-    target = outcome.target
-    fits = iou(target.box[None], boxes.xyxy)[0] >= FITTING_IOU
-    shown = boxes[pipeline.has_label(target, boxes) | fits]
-    layers = truth_layers(target.ground_truth[:1])
-    for label in np.unique(shown.label).tolist():
-        of_label = shown[shown.label == label]
-        layers.append(Layer(of_label.xyxy, captions(of_label, class_names), color=class_color(label)))
-    pixels: Image = target.image
-    if attacked is not None:
-        pixels, (wide, tall) = attacked.image, attacked.patch_size
-        patches = [(x, y, x + wide, y + tall) for x, y in attacked.position.corners]
-        layers.append(Layer(np.array(patches, float), color=VULNERABLE, width=0.5))
-    annotated = with_legend(annotate(pixels, layers), LEGEND)
-    font = PIL.ImageFont.load_default(max(12, annotated.height // 24))
-    bar = round(font.getbbox("Ag")[3] * 1.4)
-    panel = PIL.Image.new("RGB", (annotated.width, annotated.height + bar), "white")
-    PIL.ImageDraw.Draw(panel).text((2, 2), title, fill="black", font=font)
-    panel.paste(annotated, (0, bar))
-    return panel
-
-
-def curve_rows(outcomes: Iterable[AttackOutcome]) -> list[dict[str, Any]]:
-    """Return the loss of every restart at every step."""
-    return [
+def save_curves(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
+    """Save the losses of all restarts as curves.csv, and curves.png if matplotlib is installed."""
+    rows = [
         {
             "image": outcome.target.image_id,
             "object": outcome.target.number,
@@ -238,37 +235,10 @@ def curve_rows(outcomes: Iterable[AttackOutcome]) -> list[dict[str, Any]]:
             "loss": f"{loss:.5g}",
         }
         for outcome in outcomes
-        for system in ATTACKED_SYSTEMS
-        if (image := outcome.attack_on(system)) is not None
+        for system, image in outcome.attacks.items()
         for restart, curve in enumerate(image.loss_curves)
         for step, loss in enumerate(curve)
     ]
-
-
-def median_curves(outcomes: Sequence[AttackOutcome]) -> dict[str, list[float]]:
-    """Return, per attacked system, the median over objects of the best loss so far over the first loss."""
-    medians: dict[str, list[float]] = {}
-    for system in ATTACKED_SYSTEMS:
-        images = [outcome.attack_on(system) for outcome in outcomes]
-        curves = [_best_so_far(image) for image in images if image is not None]
-        steps = max((len(curve) for curve in curves), default=0)
-        padded = [np.pad(curve, (0, steps - len(curve)), mode="edge") for curve in curves if len(curve)]
-        medians[system] = np.median(padded, axis=0).tolist() if padded else []
-    return medians
-
-
-def _best_so_far(image: EvaluatedImage) -> npt.NDArray[np.float64]:
-    steps = max((len(curve) for curve in image.loss_curves), default=0)
-    curves = [np.pad(np.array(curve), (0, steps - len(curve)), mode="edge") for curve in image.loss_curves if curve]
-    if not curves:
-        return np.empty(0)
-    best = np.minimum.accumulate(np.min(curves, axis=0))
-    return np.asarray(best / max(best[0], 1e-9))
-
-
-def save_curves(out: Path, outcomes: Sequence[AttackOutcome]) -> list[Path]:
-    """Save curves.csv, and curves.png if matplotlib is installed."""
-    rows = curve_rows(outcomes)
     if not rows:
         return []
     save_text(out / "curves.csv", to_csv(rows))
@@ -284,3 +254,24 @@ def save_curves(out: Path, outcomes: Sequence[AttackOutcome]) -> list[Path]:
     axes.legend()
     write_atomic(out / "curves.png", lambda stream: figure.savefig(stream, dpi=150))
     return [out / "curves.csv", out / "curves.png"]
+
+
+def median_curves(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
+    """Return, per attacked system, the median over targets of the best loss so far over the first loss.
+
+    Targets with a first loss of 0 or less are skipped: there is nothing to take a share of.
+    """
+    medians: dict[str, list[float]] = {}
+    for system in ATTACKED_SYSTEMS:
+        attacks = [outcome.attacks[system] for outcome in outcomes if system in outcome.attacks]
+        padded = [_padded(attack.loss_curves) for attack in attacks if any(attack.loss_curves)]
+        best = [np.minimum.accumulate(curves.min(axis=0)) for curves in padded]
+        shares = _padded([curve / curve[0] for curve in best if curve[0] > 0])
+        medians[system] = np.median(shares, axis=0).tolist() if len(shares) else []
+    return medians
+
+
+def _padded(curves: Sequence[Sequence[float]]) -> npt.NDArray[np.float64]:
+    """Return curves of one length, each continued by its last value."""
+    steps = max(map(len, curves), default=0)
+    return np.array([np.pad(curve, (0, steps - len(curve)), mode="edge") for curve in curves if len(curve)])

@@ -7,12 +7,11 @@ every class counts. The score required in a masked view is the rule's lowest; ne
 margin. It pulls the label's score below the threshold or, where that helps, below another class, whichever is nearer.
 `relabels` also pushes another class up: pointless against our defense, deadly for one that lets boxes of one view
 suppress those of another. `planting_loss` raises base boxes that filter masked boxes without showing the object
-themselves.
+themselves. `fabricating_loss` raises a box that is wanted, `degrading_loss` is that of one patch for many images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ Tensor = Any
 LOGIT_MARGIN = 0.7  # rounding differs a little between here and the judge
 MIN_RELABEL_OVERLAP = 0.3  # share of the object at which a box is pushed towards another class
 RIVAL_SCORE = 0.9
+WANTED_SCORE = 0.6  # that a fabricated box strives for, in every view that shows the patch
 MAX_PLANTED_BOXES = 4
 ANCHORS_PER_PLANT = 10
 MIN_PLANTED_IOU = 0.7
@@ -93,7 +93,7 @@ def hiding_loss(boxes: Tensor, scores: Tensor, targets: LossTargets) -> tuple[Te
     excess = torch.where(targets.every_class[:, None], excess, torch.minimum(excess, label - rival_label))
     counts = (overlap > targets.certification_threshold) & (required <= 1)
     loss = (torch.relu(excess + LOGIT_MARGIN) * counts).sum(1)
-    rival = torch.relu(float(np.log(RIVAL_SCORE / (1 - RIVAL_SCORE))) - rival_label)
+    rival = torch.relu(_logit_of(RIVAL_SCORE) - rival_label)
     rival = rival + torch.relu(label - rival_label + LOGIT_MARGIN)
     near = overlap > max(targets.certification_threshold, MIN_RELABEL_OVERLAP)
     push = (rival * near).sum(1) / near.sum(1).clamp(min=1)
@@ -123,6 +123,23 @@ def planting_loss(
     loss = (lacking + 4 * (1 - best.values)).amin(2)
     missing = ((lacking > LOGIT_MARGIN) | (best.values < MIN_PLANTED_IOU)).all(2) & valid
     return (loss * valid).sum(1), missing.any(1)
+
+
+def fabricating_loss(boxes: Tensor, scores: Tensor, wanted: Tensor, labels: Tensor, every_class: bool) -> Tensor:
+    """Return how far each view is from showing the wanted box: (N,).
+
+    `wanted` is (1, 4) in network pixels. Of the boxes that fit it most, the nearest counts. Unless every class of a box
+    counts, its wanted class must also exceed the others.
+    """
+    logits = logit(scores)
+    fit = tensor_iou(wanted[:, None], boxes)
+    best = fit.topk(min(ANCHORS_PER_PLANT, fit.shape[1]), dim=1)
+    own = logits[..., labels].amax(2).gather(1, best.indices)
+    lacking = (_logit_of(WANTED_SCORE) + LOGIT_MARGIN - own).relu()
+    others = np.setdiff1d(np.arange(logits.shape[2]), labels.cpu().numpy())
+    if not every_class and len(others):
+        lacking = lacking + (logits[..., others].amax(2).gather(1, best.indices) - own + LOGIT_MARGIN).relu()
+    return (lacking + 4 * (1 - best.values)).amin(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -156,7 +173,7 @@ def degrading_loss(boxes: Tensor, scores: Tensor, targets: DegradingTargets) -> 
     fit = tensor_iou(targets.box[:, :, None], boxes[:, None]) * valid[:, :, None]
     near = fit > MIN_DEGRADED_IOU
     best = own.masked_fill(~near, -20.0).topk(min(BOXES_PER_OBJECT, own.shape[2]), dim=2).values
-    required = float(np.log(targets.score / (1 - targets.score))) if 0 < targets.score < 1 else 0.0
+    required = _logit_of(targets.score) if 0 < targets.score < 1 else 0.0
     shown = torch.relu(best - required + LOGIT_MARGIN).mean(2)
     loss = (shown * valid).sum() / valid.sum().clamp(min=1)
     right = torch.zeros_like(logits, dtype=torch.bool)
@@ -183,6 +200,10 @@ def class_logits(scores: Tensor, targets: LossTargets) -> tuple[Tensor, Tensor]:
 
 def logit(scores: Tensor) -> Tensor:
     return scores.clamp(1e-6, 1 - 1e-6).logit()
+
+
+def _logit_of(score: float) -> float:
+    return float(np.log(score / (1 - score)))
 
 
 def covered_share(objects: Tensor, boxes: Tensor) -> Tensor:
@@ -212,27 +233,24 @@ def boxes_to_plant(pipeline: Pipeline, target: Target, immune: Bools) -> Floats:
     filtered without finding it.
     """
     rule, observation = pipeline.rule, target.observation
-    filter_share = rule.filter_threshold
+    share = min(rule.filter_threshold * FILTER_EXCESS, 1.0)
     counts = immune[observation.mask_index] & (rule.discounted_scores(observation) >= rule.min_mask_score)
     counts &= pipeline.finding_boxes(target, observation.all_masked)
     shown: Detections = observation.all_masked[counts]
     chosen: list[Floats] = []
     for box in shown.xyxy[np.argsort(-shown.score, kind="stable")]:
-        if any(ioa(box[None], other[None])[0, 0] > filter_share for other in chosen):
+        if any(ioa(box[None], other[None])[0, 0] > rule.filter_threshold for other in chosen):
             continue
-        part = least_covering_part(box, target.box, min(filter_share * FILTER_EXCESS, 1.0), pipeline.overlap_measure)
-        if pipeline.overlap(target, part[None])[0] <= pipeline.certification_threshold:
-            chosen.append(part)
+        parts = end_slices(box, share)
+        overlap = pipeline.overlap(target, parts)
+        if overlap.min() <= pipeline.certification_threshold:
+            chosen.append(parts[np.argmin(overlap)])
     return np.array(chosen[:MAX_PLANTED_BOXES]).reshape(-1, 4)
 
 
-def least_covering_part(
-    masked: Floats, box: Floats, share: float, measure: Callable[[Floats, Floats], Floats] = ioa
-) -> Floats:
-    """Return the slice of a masked box, `share` of its area, from the side that covers least of `box`."""
-    x1, y1, x2, y2 = masked
+def end_slices(box: Floats, share: float) -> Floats:
+    """Return the four slices of a box, each `share` of its area, at its left, right, upper and lower end."""
+    x1, y1, x2, y2 = box
     wide, tall = share * (x2 - x1), share * (y2 - y1)
-    from_sides = [(x1, y1, x1 + wide, y2), (x2 - wide, y1, x2, y2)]
-    from_ends = [(x1, y1, x2, y1 + tall), (x1, y2 - tall, x2, y2)]
-    slices = np.array(from_sides + from_ends)
-    return np.asarray(slices[np.argmin(measure(box[None], slices)[0])])
+    slices = (x1, y1, x1 + wide, y2), (x2 - wide, y1, x2, y2), (x1, y1, x2, y1 + tall), (x1, y2 - tall, x2, y2)
+    return np.array(slices)

@@ -11,107 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from objectseeker import codec
-from objectseeker.attack.pipeline import (
-    ATTACKED_SYSTEMS,
-    FITTING_IOU,
-    AttackedSystem,
-    FoundStatus,
-    Pipeline,
-    Position,
-    Target,
-)
-from objectseeker.core.boxes import Detections, iou
-from objectseeker.core.masks import Image
+from objectseeker.attack.pipeline import ATTACKED_SYSTEMS
 from objectseeker.core.threats import Patch
 from objectseeker.defense import BATCH, Defense, spec_without_path
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.text import transpose
 
 EFFECT_KINDS = ("found", "misclassified", "disappeared")  # of an attacked object: one of them
 Z_95 = 1.959964  # standard deviations of a 95 % confidence interval
 
+HIDE = "hide"  # the goal of the attacks that recall under attack is about
+
+ATTACK_LEGEND = (
+    "found: by a box of its class; misclassified: no longer found, but a box of another class fits it that was not "
+    "there without the patch; disappeared: neither; fabricated: boxes that match neither the object nor anything found "
+    "without the patch; certificates do not cover them"
+)
+RECALLS = {  # of attacked objects, by name
+    "recall without patch": "clean_recall",
+    "recall under attack": "recall_under_attack",
+    "certified recall": "certified_recall",
+}
+
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EvaluatedImage:
-    """One finished adversarial image, evaluated by the real pipeline.
-
-    `base` are the detector's boxes on it, and `boxes` the output of the attacked system: the same, or the defense's.
-    `defended` is None if the defense was not attacked. `leaking_views` counts the views that changed although their
-    masks remove the patches; every certificate rests on that number being 0. `loss_curves` are those of all restarts.
-    """
-
-    image: Image
-    base: Detections
-    boxes: Detections
-    position: Position
-    patch_size: tuple[int, int]
-    loss: float
-    undefended: bool
-    undefended_fitting: bool
-    defended: bool | None = None
-    leaking_views: int = 0
-    loss_curves: tuple[tuple[float, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AttackOutcome:
-    """The outcome for one object: per attacked system the image of the strongest attack, or None."""
-
-    target: Target
-    certified: bool
-    vacuous: bool
-    clean: FoundStatus
-    on_undefended: EvaluatedImage | None
-    on_defended: EvaluatedImage | None
-
-    def attack_on(self, system: AttackedSystem) -> EvaluatedImage | None:
-        return self.on_undefended if system == "undefended" else self.on_defended
-
-    def skip_reason(self, system: AttackedSystem) -> str | None:
-        """Return why there was no attack on this side; None if there was one."""
-        if self.attack_on(system) is not None:
-            return None
-        found = self.clean.undefended if system == "undefended" else self.clean.defended
-        return "no position is allowed" if found else "not found without a patch"
-
-    @property
-    def worst_for_undefended(self) -> EvaluatedImage | None:
-        """The image that counts for the undefended detector: of both attacks, the first that hides the object."""
-        if self.on_undefended is None:
-            return None
-        images = [image for image in (self.on_undefended, self.on_defended) if image is not None]
-        return next((image for image in images if not image.undefended), self.on_undefended)
-
-    @property
-    def undefended_survived(self) -> bool | None:
-        """Return whether the undefended detector finds the object under the worst of all patches tried."""
-        worst = self.worst_for_undefended
-        return None if worst is None else worst.undefended
-
-    @property
-    def undefended_fitting_survived(self) -> bool | None:
-        fitting = [image.undefended_fitting for image in (self.on_undefended, self.on_defended) if image is not None]
-        return all(fitting) if self.on_undefended is not None and self.clean.undefended_fitting else None
-
-    @property
-    def defended_survived(self) -> bool | None:
-        return None if self.on_defended is None else self.on_defended.defended
-
-    @property
-    def leaking_views(self) -> int:
-        """Number of views that changed although their masks remove the patches."""
-        return 0 if self.on_defended is None else self.on_defended.leaking_views
-
-    @property
-    def guarantee_broken(self) -> bool:
-        """Return whether the object was hidden though certified or proven there, or a view leaks."""
-        hidden = self.defended_survived is False
-        proven = self.certified or (self.on_defended is not None and self.on_defended.position.proven)
-        return (hidden and proven) or self.leaking_views > 0
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -128,74 +51,6 @@ def rate_with_interval(count: int, total: int) -> dict[str, Any]:
     """Return a rate with its counts and its 95 % confidence interval."""
     low, high = wilson(count, total)
     return {"count": count, "total": total, "rate": count / total if total else None, "low": low, "high": high}
-
-
-def outcome_row(outcome: AttackOutcome, pipeline: Pipeline) -> dict[str, Any]:
-    """Return one object as plain values, as in attack.json."""
-    target = outcome.target
-    return {
-        "image": target.image_id,
-        "object": target.number,
-        "class": target.class_name,
-        "box": target.box.tolist(),
-        "certified": outcome.certified,
-        "vacuous": outcome.vacuous,
-        "found_undefended": outcome.clean.undefended,
-        "found_defended": outcome.clean.defended,
-        "undefended_survived": outcome.undefended_survived,
-        "undefended_survived_iou50": outcome.undefended_fitting_survived,
-        "defended_survived": outcome.defended_survived,
-        "guarantee_broken": outcome.guarantee_broken,
-        "leaking_views": outcome.leaking_views,
-        "skip_reason": {system: outcome.skip_reason(system) for system in ATTACKED_SYSTEMS},
-        "attack_on_undefended": _image_values(outcome.on_undefended),
-        "attack_on_defended": _image_values(outcome.on_defended),
-        "effects": object_effects(outcome, pipeline),
-    }
-
-
-def object_effects(outcome: AttackOutcome, pipeline: Pipeline) -> dict[str, Any]:
-    """Return the effect of the worst patch on each system, in the image that decides the outcome.
-
-    The object is found; or it is misclassified: a box of another class fits it (IoU 0.5) that was not there without the
-    patch; or, if neither, it has disappeared. A box is fabricated if it neither finds the object nor fits it, nor was
-    there without the patch (a box of its class with an IoU of 0.5). None where there was no attack. Certificates
-    exclude that a certified object disappears or is misclassified; they do not cover fabricated boxes.
-    """
-    target, undefended, defended = outcome.target, outcome.worst_for_undefended, outcome.on_defended
-    base = target.observation.base.with_min_score(pipeline.rule.base_threshold)
-    output = pipeline.output(pipeline.rule, target.observation)
-    return {
-        "undefended": None if undefended is None else _effect(pipeline, target, undefended.base, base),
-        "defended": None if defended is None else _effect(pipeline, target, defended.boxes, output),
-    }
-
-
-def _effect(pipeline: Pipeline, target: Target, boxes: Detections, clean: Detections) -> dict[str, Any]:
-    finds = pipeline.finding_boxes(target, boxes)
-    fits = iou(target.box[None], boxes.xyxy)[0] >= FITTING_IOU
-    same = (iou(boxes.xyxy, clean.xyxy) >= FITTING_IOU) & (boxes.label[:, None] == clean.label[None])
-    known = same.any(axis=1)  # there without the patch: a hidden horse was not misclassified as its rider
-    renamed = fits & ~pipeline.has_label(target, boxes) & ~known
-    hidden = "misclassified" if renamed.any() else "disappeared"
-    return {
-        "object": "found" if finds.any() else hidden,
-        "fabricated": int(np.count_nonzero(~(finds | fits | known))),
-    }
-
-
-def _image_values(image: EvaluatedImage | None) -> dict[str, Any] | None:
-    if image is None:
-        return None
-    return {
-        "corners": [list(corner) for corner in image.position.corners],
-        "width": image.patch_size[0],
-        "height": image.patch_size[1],
-        "proven_at_position": image.position.proven,
-        "loss": image.loss,
-        "first_loss": next((curve[0] for curve in image.loss_curves if curve), None),
-        "restarts": len(image.loss_curves),
-    }
 
 
 def attack_summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -257,6 +112,53 @@ def recall_bounds(rows: Sequence[Row]) -> dict[str, Any]:
     return bounds
 
 
+def effect_rows(effects: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return effects on attacked objects and fabricated boxes, with intervals: one row per detector."""
+    rows = []
+    for system in ("undefended", "defended"):
+        of = effects[system]
+        images = of["images_with_fabricated_boxes"]
+        fabricated = f"{of['fabricated_boxes']} in {images['count']} of {images['total']} images"
+        kinds = {kind: format_rate(of[kind]) for kind in ("found", "misclassified", "disappeared")}
+        rows.append({"detector": system, **kinds, "fabricated boxes": fabricated if images["total"] else "-"})
+    return rows
+
+
+def attack_rows(recall: Mapping[str, Any], effects: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return recall and effects of an attack: one column per detector, with 95 % intervals."""
+    rows = []
+    for row in effect_rows(effects):
+        rates = {name: format_rate(recall[row["detector"]][key]) for name, key in RECALLS.items()}
+        rows.append({"detector": row.pop("detector"), **rates, **row})
+    return [row for row in transpose(rows) if row[""] != "found"]  # recall under attack counts them
+
+
+def format_rate(rate: Mapping[str, Any]) -> str:
+    """Format a rate with its counts and its confidence interval."""
+    if not rate["total"]:
+        return "-"
+    return f"{rate['count']} of {rate['total']}: {rate['rate']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})"
+
+
+def recall_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return recall, certified and under attack, with 95 % intervals: one row per detector."""
+    return [
+        {
+            "detector": detector,
+            "objects": str(recall["objects"]),
+            **{
+                name: f"{100 * entry['rate']:.1f} ({100 * entry['low']:.1f} to {100 * entry['high']:.1f})"
+                for name, entry in (
+                    ("certified (lower bound)", recall[detector]["certified_recall"]),
+                    ("under attack (upper bound)", recall[detector]["recall_under_attack"]),
+                    ("clean", recall[detector]["clean_recall"]),
+                )
+            },
+        }
+        for detector in ("undefended", "defended")
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackedObject:
     """An object in attack.json.
@@ -289,12 +191,13 @@ class AttackedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackFile:
-    """attack.json."""
+    """attack.json of an attack that hides objects."""
 
     defense: dict[str, Any]
     patch: Patch
     certification_threshold: float
     objects: tuple[AttackedObject, ...]
+    goal: str = HIDE
     device: str | None = None
     mode: str | None = None
     budget: dict[str, Any] | None = None
@@ -307,7 +210,7 @@ def read_attack(path: Path) -> tuple[AttackFile, list[dict[str, Any]]]:
     """Read an attack.json, and its objects as plain values; a flag must be true or false.
 
     Raises:
-        ObjectSeekerError: The file is not an attack.json.
+        ObjectSeekerError: The file is not an attack.json, or its attack hides nothing.
     """
     advice = "name an attack.json that objectseeker attack wrote"
     try:
@@ -317,6 +220,8 @@ def read_attack(path: Path) -> tuple[AttackFile, list[dict[str, Any]]]:
     rows = content.get("objects") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ObjectSeekerError(f"not an attack.json: got {path}. Name one that objectseeker attack wrote.")
+    if (goal := content.get("goal", HIDE)) != HIDE:
+        raise ObjectSeekerError(f"{path} must be of an attack that hides objects: got goal {goal!r}. Attack with hide.")
     stated = content | {"objects": [{"class_name" if key == "class" else key: row[key] for key in row} for row in rows]}
     return codec.from_plain(stated, AttackFile, str(path), fix=advice), rows
 
@@ -325,10 +230,6 @@ def read_recall(
     path: Path, defense: Defense, patches: Patch | Sequence[Patch], *, certification_threshold: float
 ) -> dict[str, Any]:
     """Read `recall_bounds` and `attack_effects` from an attack.json, with its patch and its T.
-
-    Raises:
-        ObjectSeekerError: The file is not an attack.json, or is about another defense, about a patch that is not among
-            `patches`, or about another T.
 
     Args:
         path: An attack.json.
@@ -339,11 +240,14 @@ def read_recall(
     Returns:
         Recall with its bounds, effects, patch and T, as plain values.
 
+    Raises:
+        ObjectSeekerError: The file is not an attack.json, or is about another defense, about a patch that is not among
+            `patches`, or about another T.
+
     Example:
         >>> read_recall(Path("attack/attack.json"), defense, Patch())  # doctest: +SKIP
     """
     file, rows = read_attack(path)
-    patch, attacked_threshold = file.patch, file.certification_threshold
     try:
         attacked = Defense.from_dict(file.defense, f"the defense in {path}")
         edited = file.defense["sha256"] != attacked.sha256
@@ -358,16 +262,19 @@ def read_recall(
         )
     allowed = [patches] if isinstance(patches, Patch) else list(patches)
     differences = defense_differences(attacked, defense)
-    if patch not in allowed:
+    if file.patch not in allowed:
         requested = " or ".join(map(_describe_patch, allowed))
-        differences.append(f"patch {_describe_patch(patch)}, requested {requested}")
-    if attacked_threshold != certification_threshold:
-        differences.append(f"certification_threshold {attacked_threshold!r}, requested {certification_threshold!r}")
+        differences.append(f"patch {_describe_patch(file.patch)}, requested {requested}")
+    if file.certification_threshold != certification_threshold:
+        differences.append(
+            f"certification_threshold {file.certification_threshold!r}, requested {certification_threshold!r}"
+        )
     if differences:
         raise ObjectSeekerError(
             f"{path} attacks something else: {'; '.join(differences)}. Attack with this defense and this patch."
         )
-    return {"patch": codec.to_plain(patch), "certification_threshold": attacked_threshold, **recall, "effects": effects}
+    threat = {"patch": codec.to_plain(file.patch), "certification_threshold": file.certification_threshold}
+    return threat | recall | {"effects": effects}
 
 
 def defense_differences(attacked: Defense, requested: Defense) -> list[str]:

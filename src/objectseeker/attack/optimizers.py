@@ -1,23 +1,21 @@
-"""The two adaptive attacks: white-box by gradients, black-box by random search.
+"""Optimization of patch pixels: by momentum sign gradients (white-box), by random search (black-box).
 
-Both take the same tasks and return the same solutions. An adaptive attack knows the defense: its masks, its rule and
-its certificates.
+An adaptive attack knows the defense: its masks, its rule and its certificates.
 
-White-box: momentum sign gradients on patch pixels, many objects and restarts at once.
+White-box: `sign_step` is the step of all; `descend` minimizes a loss of one patch, `attack_by_gradients` hides many
+objects at once, with several restarts each.
 
-Black-box: every step redraws a random square of the patch, smaller and smaller, and keeps the change if the object is
-detected no better. It uses only what the detector returns, in every view: no margin of ours is trusted.
+Black-box: every step redraws a random square of the patch, smaller and smaller, and keeps the change unless the loss
+rises. It uses only what the detector returns, in every view, and trusts no margin of ours.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from objectseeker.attack.losses import LossTargets, boxes_to_plant, hiding_loss, planting_loss
 from objectseeker.attack.pipeline import (
@@ -28,15 +26,14 @@ from objectseeker.attack.pipeline import (
     Pipeline,
     Progress,
     Solution,
-    draw_patches,
+    no_progress,
+    progress_of_part,
 )
 from objectseeker.attack.placement import PositionCertificates
 from objectseeker.attack.whitebox import PatchRenderer, Tensor, WhiteBox, fill_views, unaffected_views
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.masks import Image
 from objectseeker.core.seeker import view_rectangles
-from objectseeker.detectors.network.preprocess import ViewPlan
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.detectors.network.preprocess import Size, ViewPlan
 
 MOMENTUM = 0.9
 FIRST_STEP, LAST_STEP = 24.0, 1.0  # gray levels
@@ -48,6 +45,35 @@ NO_LINES = np.full((1, 2, 2), np.inf)  # of that view
 FIRST_SQUARE, LAST_SQUARE = 0.6, 0.08  # side of the square that random search redraws, as a share of the patch
 
 
+def sign_step(pixels: Tensor, velocity: Tensor, gradient: Tensor, progress: float) -> tuple[Tensor, Tensor]:
+    """Take a momentum sign step, smaller with progress; return the pixels and the velocity of each row."""
+    scale = gradient.abs().mean(tuple(range(1, gradient.ndim)), keepdim=True).clamp(min=1e-12)
+    velocity = MOMENTUM * velocity + gradient / scale
+    rate = FIRST_STEP * (LAST_STEP / FIRST_STEP) ** progress
+    return (pixels.detach() - rate * velocity.sign()).clamp(0, 255), velocity
+
+
+def descend(
+    pixels: Tensor, loss_of: Callable[[Tensor], Tensor], steps: int, on_progress: Progress = no_progress
+) -> tuple[Tensor, Tensor, list[float]]:
+    """Minimize a loss of one row of pixels; return the last ones, the best ones, and all losses."""
+    import torch
+
+    best, velocity = pixels, torch.zeros_like(pixels)
+    curve: list[float] = []
+    for step in range(steps):
+        leaf = pixels.detach().requires_grad_()
+        loss = loss_of(leaf)
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        value = float(loss.detach())
+        if value < min(curve, default=np.inf):
+            best = pixels
+        curve.append(value)
+        pixels, velocity = sign_step(pixels, velocity, gradient, step / steps)
+        on_progress(step + 1, steps)
+    return pixels, best, curve
+
+
 def attack_by_gradients(
     white: WhiteBox,
     pipeline: Pipeline,
@@ -56,25 +82,19 @@ def attack_by_gradients(
     budget: AttackBudget,
     *,
     seed: int = 0,
-    on_progress: Progress = lambda done, total: None,
+    on_progress: Progress = no_progress,
 ) -> list[Solution]:
     """Run the white-box attack on every task; the solutions are in the order of the tasks.
 
     On a CPU the same seed returns the same patches.
     """
-    sizes = [white.place(task.target.image_size).size for task in tasks]
+    groups: dict[Size, list[int]] = {}
+    for n, task in enumerate(tasks):
+        groups.setdefault(white.place(task.target.image_size).size, []).append(n)
     solved: dict[int, Solution] = {}
-    for part, size in enumerate(groups := list(dict.fromkeys(sizes))):
-        members = [n for n, other in enumerate(sizes) if other == size]
-        seconds = None if budget.max_seconds is None else budget.max_seconds * len(members) / len(tasks)
-
-        def report(done: int, total: int, part: int = part) -> None:
-            on_progress(part * total + done, len(groups) * total)
-
-        batch = _AttackBatch(
-            white, pipeline, [tasks[n] for n in members], system, replace(budget, max_seconds=seconds), seed
-        )
-        batch.run(report)
+    for part, members in enumerate(groups.values()):
+        batch = _AttackBatch(white, pipeline, [tasks[n] for n in members], system, budget, seed)
+        batch.run(progress_of_part(on_progress, part, len(groups)))
         solved |= dict(zip(members, batch.solutions(), strict=True))
     return [solved[n] for n in range(len(tasks))]
 
@@ -138,24 +158,21 @@ class _AttackBatch:
         self.planted, self.has_plant = self._planted_boxes()
 
     def run(self, on_progress: Progress) -> None:
-        begin, steps = time.monotonic(), self.budget.steps
+        steps = self.budget.steps
         defended = any(len(of_task.views) > 1 for of_task in self.views)
         checked = 0
         active = np.arange(len(self.tasks))
         for step in range(steps):
             progress = step / steps
-            if self.budget.max_seconds is not None:
-                progress = max(progress, (time.monotonic() - begin) / self.budget.max_seconds)
-            if progress >= 1 or not len(active):
+            if not len(active):
                 break
             if defended and progress * FULL_CHECKS >= checked + 1:
                 checked = int(progress * FULL_CHECKS)
                 self._check_all_views(active)
             active = self._unfinished(active)
-            rate = FIRST_STEP * (LAST_STEP / FIRST_STEP) ** progress
             together = max(self.batch_size // (1 + self.budget.views_per_step * defended), 1)
             for start in range(0, len(active), together):
-                self._step(active[start : start + together], rate)
+                self._step(active[start : start + together], progress)
             on_progress(step + 1, steps)
         self._check_all_views(active)
         on_progress(steps, steps)
@@ -174,7 +191,7 @@ class _AttackBatch:
             for task, patch, loss, curve, hidden in rows
         ]
 
-    def _step(self, task_indices: Ints, rate: float) -> None:
+    def _step(self, task_indices: Ints, progress: float) -> None:
         """Take one step for some tasks, each with the untouched view and a few masked ones."""
         import torch
 
@@ -183,25 +200,21 @@ class _AttackBatch:
         chosen = [self._choose_views(n) for n in task_indices]
         owner = np.repeat(np.arange(len(task_indices)), [len(views) for views in chosen])
         view = np.concatenate(chosen)
-        shift = self.rng.integers(-self.budget.jitter, self.budget.jitter + 1, (len(task_indices), 1, 2))
-        losses, shown = self._losses(task_indices, owner, view, patch, shift)
+        losses, shown = self._losses(task_indices, owner, view, patch)
         # The untouched view weighs as much as all masked ones together: one base box is enough to show the object.
         weight = np.where(view == WHOLE, 1.0, 1.0 / self.budget.views_per_step)
         total = torch.zeros(len(task_indices), device=losses.device)
         total = total.index_add(0, self._tensor(owner), losses * self._tensor(weight).float())
         (gradient,) = torch.autograd.grad(total.sum(), patch)
-        scale = gradient.abs().mean((1, 2, 3, 4), keepdim=True).clamp(min=1e-12)
-        velocity = MOMENTUM * self.velocity[rows] + gradient / scale
         of_view, values = losses.detach().cpu().numpy(), total.detach().cpu().numpy()
         for k, n in enumerate(task_indices):
-            self.views[n].priority[view[owner == k]] = of_view[owner == k]
+            own = owner == k
+            self.views[n].priority[view[own]] = of_view[own]
             self.loss_curves[n].append(float(values[k]))
-        is_complete = np.array([len(self.views[n].views) == 1 for n in task_indices]) & (self.budget.jitter == 0)
-        any_shown = _any_by_owner(shown, owner, len(task_indices))
-        self._keep_best(task_indices[is_complete], values[is_complete], ~any_shown[is_complete])
-        self.velocity[rows] = velocity
+            if len(self.views[n].views) == 1:
+                self._keep_best(n, values[k], not shown[own].any())
         # Beyond a patch's own size the gradient is zero, so the velocity is, and sign(0) moves nothing.
-        self.patch[rows] = (self.patch[rows] - rate * velocity.sign()).clamp(0, 255)
+        self.patch[rows], self.velocity[rows] = sign_step(self.patch[rows], self.velocity[rows], gradient, progress)
 
     def _check_all_views(self, task_indices: Ints) -> None:
         """Evaluate all views of some tasks and keep the patches that are better than before."""
@@ -214,35 +227,32 @@ class _AttackBatch:
             part = slice(start, start + self.batch_size)
             tasks, owner = np.unique(task[part], return_inverse=True)
             with torch.no_grad():
-                shift = np.zeros((len(tasks), 1, 2), np.int64)
-                of_view, shows = self._losses(tasks, owner, view[part], self.patch[self._tensor(tasks)], shift)
+                of_view, shows = self._losses(tasks, owner, view[part], self.patch[self._tensor(tasks)])
             losses[part], shown[part] = of_view.cpu().numpy(), shows
         for n in task_indices:
             of_task = task == n
             self.views[n].priority[:] = losses[of_task]
-            self._keep_best(np.array([n]), losses[of_task].sum(keepdims=True), ~shown[of_task].any(keepdims=True))
+            self._keep_best(n, losses[of_task].sum(), not shown[of_task].any())
 
-    def _keep_best(self, task_indices: Ints, values: npt.NDArray[Any], hidden: Bools) -> None:
-        """Keep the patches that are better than the best so far, each with its loss."""
-        for n, value, is_hidden in zip(task_indices, values, hidden, strict=True):
-            is_hidden = is_hidden and not self.views[n].is_safe
-            if (is_hidden, -value) > (self.hidden[n], -self.best_loss[n]):
-                self.best[n], self.best_loss[n], self.hidden[n] = self.patch[n], value, is_hidden
+    def _keep_best(self, n: int, loss: float, is_hidden: bool) -> None:
+        """Keep the patches of a task, judged in all of its views, if they are the best so far."""
+        is_hidden = is_hidden and not self.views[n].is_safe
+        if (is_hidden, -loss) > (self.hidden[n], -self.best_loss[n]):
+            self.best[n], self.best_loss[n], self.hidden[n] = self.patch[n], loss, is_hidden
 
     def _unfinished(self, active: Ints) -> Ints:
         """Return the tasks whose object no task has hidden yet."""
         done = {id(self.tasks[n].target) for n in np.flatnonzero(self.hidden).tolist()}
         return np.array([n for n in active if id(self.tasks[n].target) not in done], np.int64)
 
-    def _losses(self, task_indices: Ints, owner: Ints, view: Ints, patch: Tensor, shift: Ints) -> tuple[Tensor, Bools]:
+    def _losses(self, task_indices: Ints, owner: Ints, view: Ints, patch: Tensor) -> tuple[Tensor, Bools]:
         """Return the loss of each view, and whether it shows the object; view k belongs to task owner[k]."""
         rows, owners = self._tensor(task_indices), self._tensor(owner)
         of_view = [(self.views[task_indices[o]], v) for o, v in zip(owner, view, strict=True)]
         filled = self._tensor(np.stack([of_task.views.filled[v] for of_task, v in of_view]))
         window = np.stack([of_task.views.window[v] for of_task, v in of_view])
         lines = np.stack([of_task.lines[v] for of_task, v in of_view])
-        corner = self.corner[rows] + self._tensor(shift)
-        inputs = self.renderer.render(self.index[rows], corner, self.size[rows], patch)
+        inputs = self.renderer.render(self.index[rows], self.corner[rows], self.size[rows], patch)
         inputs = fill_views(inputs.index_select(0, owners), filled, self.pipeline.seeker.fill)
         boxes, scores = self.white.window_outputs(inputs, window)
         targets = self._loss_targets(task_indices[owner], view, lines, scores.shape[2])
@@ -274,9 +284,9 @@ class _AttackBatch:
             relabels=self.relabels[rows],
             lines=self._tensor(lines).float(),
             edge=self.edge[rows],
-            edge_factor=self.pipeline.rule.edge_factor,
+            edge_factor=rule.edge_factor,
             certification_threshold=self.pipeline.certification_threshold,
-            uses_iou=self.pipeline.uses_iou,
+            uses_iou=rule.overlap == "iou",
         )
 
     def _choose_views(self, n: int) -> Ints:
@@ -340,13 +350,6 @@ class _AttackBatch:
         return torch.as_tensor(np.asarray(values), device=self.white.device)
 
 
-def _any_by_owner(flags: Bools, owner: Ints, count: int) -> Bools:
-    """Return whether each owner has a flagged view."""
-    has = np.zeros(count, np.bool_)
-    np.logical_or.at(has, owner, flags)
-    return has
-
-
 def attack_by_random_search(
     pipeline: Pipeline,
     tasks: Sequence[PatchTask],
@@ -354,61 +357,74 @@ def attack_by_random_search(
     budget: AttackBudget,
     *,
     seed: int = 0,
-    on_progress: Progress = lambda done, total: None,
+    on_progress: Progress = no_progress,
 ) -> list[Solution]:
     """Run the black-box attack on every task, `budget.steps` trials each; solutions in task order.
 
-    Raises:
-        ObjectSeekerError: The budget has jitter, which needs gradients.
+    The loss is how clearly the attacked system sees the object: in the image, and for the defense on average in the
+    views, too.
     """
-    if budget.jitter:
-        raise ObjectSeekerError(f"jitter needs gradients: got {budget.jitter!r} in black-box mode. Use 0.")
-    evaluate = _detect_on_images if system == "undefended" else _detect_on_views
-    patches = [task.start for task in tasks]
-    states = evaluate(pipeline, tasks, patches)
+
+    def evaluate(numbers: Sequence[int], patches: Sequence[Patches]) -> list[tuple[float, bool]]:
+        images = [tasks[n].draw(of_task) for n, of_task in zip(numbers, patches, strict=True)]
+        targets = [tasks[n].target for n in numbers]
+        if system == "undefended":  # all images in one call
+            found = zip(targets, pipeline.seeker.detector(images), strict=True)
+            return [(strength(target, boxes), not pipeline.judge(target, boxes).undefended) for target, boxes in found]
+        states = []
+        for target, image in zip(targets, images, strict=True):
+            observation = pipeline.observe(image)
+            views = [strength(target, boxes) for boxes in observation.masked]
+            loss = strength(target, observation.base) + float(np.mean(views or [0.0]))
+            states.append((loss, not pipeline.judge_observation(target, observation).defended))
+        return states
+
+    strength = pipeline.detection_strength
+    searched = random_search(
+        [task.start for task in tasks],
+        evaluate,
+        budget.steps,
+        [np.random.default_rng([seed, n]) for n in range(len(tasks))],
+        groups=[id(task.target) for task in tasks],
+        on_progress=on_progress,
+    )
+    return [
+        Solution(task, patches, curve[-1], tuple(curve), is_hidden)
+        for task, (patches, curve, is_hidden) in zip(tasks, searched, strict=True)
+    ]
+
+
+def random_search(
+    starts: Sequence[Patches],
+    evaluate: Callable[[Sequence[int], Sequence[Patches]], Sequence[tuple[float, bool]]],
+    steps: int,
+    generators: Sequence[np.random.Generator],
+    *,
+    groups: Sequence[int] | None = None,
+    on_progress: Progress = no_progress,
+) -> list[tuple[Patches, list[float], bool]]:
+    """Run several searches at once; return the best patches, the losses and the success of each.
+
+    `evaluate` returns the loss of patches, and if the attack has succeeded, for the searches with these numbers. With
+    `groups` a search ends when one of its group has succeeded. The losses are the best so far, of the start and of
+    every step.
+    """
+    patches, every = list(starts), range(len(starts))
+    states = list(evaluate(every, patches))
     curves = [[loss] for loss, _ in states]
-    generators = [np.random.default_rng([seed, n]) for n in range(len(tasks))]
-    for step in range(budget.steps):
-        done = {id(task.target) for task, (_, hidden) in zip(tasks, states, strict=True) if hidden}
-        active = [n for n, task in enumerate(tasks) if id(task.target) not in done]
+    for step in range(steps):
+        done = {groups[n] for n in every if states[n][1]} if groups else set()
+        active = [n for n in every if not groups or groups[n] not in done]
         if not active:
             break
-        trials = [random_square(patches[n], step / budget.steps, generators[n]) for n in active]
-        trial_states = evaluate(pipeline, [tasks[n] for n in active], trials)
-        for n, patch, (loss, hidden) in zip(active, trials, trial_states, strict=True):
-            if loss <= states[n][0]:
-                patches[n], states[n] = patch, (loss, hidden)
+        trials = [random_square(patches[n], step / steps, generators[n]) for n in active]
+        for n, trial, state in zip(active, trials, evaluate(active, trials), strict=True):
+            if state[0] <= states[n][0]:
+                patches[n], states[n] = trial, state
             curves[n].append(states[n][0])
-        on_progress(step + 1, budget.steps)
-    on_progress(budget.steps, budget.steps)
-    return [
-        Solution(task, patch, loss, tuple(curve), hidden)
-        for task, patch, (loss, hidden), curve in zip(tasks, patches, states, curves, strict=True)
-    ]
-
-
-def _detect_on_images(
-    pipeline: Pipeline, tasks: Sequence[PatchTask], patches: Sequence[Patches]
-) -> list[tuple[float, bool]]:
-    """Return how clearly the undefended detector sees each object and if it is hidden, in one call."""
-    images = [_attacked_image(task, patch) for task, patch in zip(tasks, patches, strict=True)]
-    return [
-        (pipeline.detection_strength(task.target, boxes), not pipeline.base_status(task.target, boxes)[0])
-        for task, boxes in zip(tasks, pipeline.seeker.detector(images), strict=True)
-    ]
-
-
-def _detect_on_views(
-    pipeline: Pipeline, tasks: Sequence[PatchTask], patches: Sequence[Patches]
-) -> list[tuple[float, bool]]:
-    """Return how clearly the defense sees each object: in the image, and on average in the views."""
-    states = []
-    for task, patch in zip(tasks, patches, strict=True):
-        observation = pipeline.observe(_attacked_image(task, patch))
-        views = [pipeline.detection_strength(task.target, boxes) for boxes in observation.masked]
-        loss = pipeline.detection_strength(task.target, observation.base) + float(np.mean(views or [0.0]))
-        states.append((loss, not pipeline.found_status(task.target, observation).defended))
-    return states
+        on_progress(step + 1, steps)
+    on_progress(steps, steps)
+    return [(patches[n], curves[n], states[n][1]) for n in every]
 
 
 def random_square(patches: Patches, progress: float, rng: np.random.Generator) -> Patches:
@@ -422,7 +438,3 @@ def random_square(patches: Patches, progress: float, rng: np.random.Generator) -
     patch = redrawn[int(rng.integers(count))]
     patch[y : y + side, x : x + side] = rng.choice(np.array([0, 64, 128, 192, 255], np.uint8), grain)
     return redrawn
-
-
-def _attacked_image(task: PatchTask, patches: Patches) -> Image:
-    return draw_patches(task.target.image, patches, task.position.corners)

@@ -1,14 +1,14 @@
-"""The attacked system, its judge, and the tasks of an attack.
+"""The attacked pipeline as the judge, and the tasks of an attack.
 
 The real pipeline decides on the finished 8-bit image; no differentiable approximation of it does. Targets, positions,
-budgets, tasks and solutions are the same for the white-box and the black-box attack.
+budgets, tasks and solutions are the same for every goal, for the white-box and for the black-box attack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ from objectseeker.core.observation import Observation
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
-from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
+from objectseeker.detectors import LoadedDetector
+from objectseeker.errors import require_count, require_fraction
 
 AttackedSystem = Literal["undefended", "defended"]  # the detector alone, or the whole defense
 ATTACKED_SYSTEMS: tuple[AttackedSystem, ...] = ("undefended", "defended")
@@ -31,12 +32,31 @@ FITTING_IOU = 0.5  # IoU at and above which a box fits the object in the ordinar
 BLOCK_SIDE = 8  # pixels, of initial patches made of colored blocks
 
 
+@dataclass(frozen=True, slots=True)
+class AttackReport:
+    """The findings of an attack: the answer in one line, a table, notes, and how a guarantee breaks."""
+
+    headline: str
+    rows: list[dict[str, str]]
+    notes: list[str]
+    breach: str
+
+
+def no_progress(done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def progress_of_part(on_progress: Progress, part: int, parts: int) -> Progress:
+    """Return the progress of one of several consecutive parts of equal length."""
+    return lambda done, total: on_progress(part * total + done, parts * total)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """One object to hide: `box` in `image`, with the pipeline's observation of that image.
+    """One object to hide, or one box to make: `box` in `image`, of which the pipeline made `observation`.
 
-    `labels` are the detector labels of the object's class, which is called `class_name`. A box of any of them finds the
-    object, and the object is certified if it is certified as one of them.
+    `labels` are the detector labels of its class. A box of any of them finds the object, and the object is certified if
+    it is certified as one of them. `class_name` is the object's; a box to make may have other labels.
     """
 
     image_id: str
@@ -58,6 +78,10 @@ class Target:
         """Width and height of the image."""
         return self.observation.width, self.observation.height
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the image, the object and the box as plain values, as in attack.json."""
+        return {"image": self.image_id, "object": self.number, "class": self.class_name, "box": self.box.tolist()}
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -73,9 +97,8 @@ class AttackBudget:
     """Effort and tactics of an adaptive attack.
 
     Every object gets `restarts` patches (pairs of them, if the threat model has two), each optimized in `steps` steps.
-    Against the defense, each step uses `views_per_step` masked views. `jitter` moves the patch by up to that many
-    pixels at every step, so that it works around its position and not only at it. `views_per_batch` views go through
-    the network together (default: 16 on a CPU, 256 on a GPU). `max_seconds` ends the optimization early.
+    Against the defense, each step uses `views_per_step` masked views. `views_per_batch` views go through the network
+    together (default: 16 on a CPU, 256 on a GPU).
 
     `immune_view_fraction` is the share of the restarts against the defense, rounded down, that do not trust our own
     margin: they are placed where the object is proven, flush with the masks that prove it, and are optimized as if
@@ -85,19 +108,13 @@ class AttackBudget:
     steps: int = 100
     restarts: int = 3
     views_per_step: int = 4
-    jitter: int = 0
     views_per_batch: int | None = None
-    max_seconds: float | None = None
     immune_view_fraction: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("steps", "restarts", "views_per_step", "views_per_batch"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), name)
-        if self.jitter < 0:
-            raise ObjectSeekerError(f"jitter must be at least 0 pixels: got {self.jitter!r}")
-        if self.max_seconds is not None and require_number(self.max_seconds, "max_seconds") <= 0:
-            raise ObjectSeekerError(f"max_seconds must be above 0: got {self.max_seconds!r}")
         require_fraction(self.immune_view_fraction, "immune_view_fraction")
 
     def batch_size(self, device: str) -> int:
@@ -123,6 +140,15 @@ class PatchTask:
         """Width and height of a patch."""
         return self.start.shape[2], self.start.shape[1]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the place of the patches as plain values, as in attack.json."""
+        wide, tall = self.patch_size
+        return {"corners": [list(corner) for corner in self.position.corners], "width": wide, "height": tall}
+
+    def draw(self, patches: Patches) -> Image:
+        """Return the image with these patches at the task's position."""
+        return draw_patches(self.target.image, patches, self.position.corners)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
@@ -132,21 +158,16 @@ class Solution:
     patches: Patches
     loss: float
     loss_curve: tuple[float, ...]
-    hidden: bool
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FoundStatus:
-    """The systems that find the object: the undefended detector (also at IoU 0.5), the defended one."""
+    """The systems that find the object: undefended (also at IoU 0.5) and, if it was run, defended."""
 
     undefended: bool
     undefended_fitting: bool
-    defended: bool
-
-
-def prune_by_rule(rule: PruningRule, observation: Observation) -> Detections:
-    """Return the output of the defense."""
-    return rule.prune(observation)
+    defended: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,13 +176,11 @@ class Pipeline:
 
     Undefended and defended detector are judged alike, by the rule's own notion: an object is found if some output box
     of one of its labels (any label if the rule is not classwise) covers more than T of it or, if the rule is about IoU,
-    has an IoU above T with it. `output` turns an observation into detections; a function other than `prune_by_rule` is
-    for experiments with other defenses.
+    has an IoU above T with it.
     """
 
     seeker: ObjectSeeker
     certification_threshold: float
-    output: Callable[[PruningRule, Observation], Detections] = prune_by_rule
 
     def __post_init__(self) -> None:
         require_fraction(self.certification_threshold, "certification_threshold")
@@ -176,13 +195,16 @@ class Pipeline:
         return self.seeker.rule
 
     @property
-    def uses_iou(self) -> bool:
-        """Return whether IoU decides if an object is found, instead of covered area."""
-        return self.rule.overlap == "iou"
+    def class_names(self) -> tuple[str, ...]:
+        return cast(LoadedDetector, self.seeker.detector).names
 
     def observe(self, image: Image) -> Observation:
         (observation,) = self.seeker.observe([image])
         return observation
+
+    def base_boxes(self, observation: Observation) -> Detections:
+        """Return the output of the undefended detector."""
+        return observation.base.with_min_score(self.rule.base_threshold)
 
     def certify(self, target: Target, patch: Patch) -> tuple[bool, bool]:
         """Return whether the object is certified as one of its labels, and whether it is so vacuously."""
@@ -191,34 +213,28 @@ class Pipeline:
         )
         return bool(certificates.certified.any()), bool(certificates.vacuous.any())
 
-    def found_status(self, target: Target, observation: Observation) -> FoundStatus:
-        """Judge `target` in an image of which this pipeline made `observation`."""
-        undefended, fitting = self.base_status(target, observation.base)
-        return FoundStatus(undefended, fitting, self.is_found(target, self.output(self.rule, observation)))
-
-    def base_status(self, target: Target, base: Detections) -> tuple[bool, bool]:
-        """Return `undefended` and `undefended_fitting` of the status, from the unmasked image's boxes."""
+    def judge(self, target: Target, base: Detections, output: Detections | None = None) -> FoundStatus:
+        """Judge an image by its base boxes and, if the defense was asked, by its output."""
         base = base.with_min_score(self.rule.base_threshold)
-        fits = iou(target.box[None], base.xyxy)[0] >= FITTING_IOU
-        return self.is_found(target, base), bool((fits & self.has_label(target, base)).any())
+        fitting = fits(target, base) & self.has_label(target, base)
+        defended = None if output is None else self.is_found(target, output)
+        return FoundStatus(self.is_found(target, base), bool(fitting.any()), defended)
+
+    def judge_observation(self, target: Target, observation: Observation) -> FoundStatus:
+        """Judge an image of which this pipeline made `observation`."""
+        return self.judge(target, observation.base, self.rule.prune(observation))
 
     def is_found(self, target: Target, boxes: Detections) -> bool:
         return bool(self.finding_boxes(target, boxes).any())
 
     def finding_boxes(self, target: Target, boxes: Detections) -> Bools:
         """Return which boxes find the object."""
-        return np.asarray(
-            (self.overlap(target, boxes.xyxy) > self.certification_threshold) & self.has_label(target, boxes)
-        )
+        return (self.overlap(target, boxes.xyxy) > self.certification_threshold) & self.has_label(target, boxes)
 
     def overlap(self, target: Target, boxes: Floats) -> Floats:
         """Return what must exceed T: the share of the object that each box covers, or its IoU with the object."""
-        return np.asarray(self.overlap_measure(target.box[None], boxes)[0])
-
-    @property
-    def overlap_measure(self) -> Callable[[Floats, Floats], Floats]:
-        """The function of objects and boxes whose value must exceed T."""
-        return iou if self.uses_iou else ioa
+        measure = iou if self.rule.overlap == "iou" else ioa
+        return np.asarray(measure(target.box[None], boxes)[0])
 
     def detection_strength(self, target: Target, boxes: Detections) -> float:
         """Return how clearly boxes show the object: the best finding score, and 1 % of the score sum."""
@@ -228,6 +244,17 @@ class Pipeline:
     def has_label(self, target: Target, boxes: Detections) -> Bools:
         """Return which boxes count as boxes of the object's class."""
         return np.isin(boxes.label, target.labels) if self.rule.classwise else np.ones(len(boxes), np.bool_)
+
+
+def fits(target: Target, boxes: Detections) -> Bools:
+    """Return which boxes fit the target in the ordinary sense, whatever their class."""
+    return np.asarray(iou(target.box[None], boxes.xyxy)[0] >= FITTING_IOU)
+
+
+def repeats(boxes: Detections, previous: Detections) -> Bools:
+    """Return which boxes were there before: the same class, and they fit."""
+    same = (iou(boxes.xyxy, previous.xyxy) >= FITTING_IOU) & (boxes.label[:, None] == previous.label[None])
+    return np.asarray(same.any(axis=1))
 
 
 def draw_patches(image: Image, patches: Patches, corners: Corners) -> Image:

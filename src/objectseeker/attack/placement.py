@@ -13,7 +13,7 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, Position, Target
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.certification import ObjectProof, any_box_per_mask
+from objectseeker.core.certification import ObjectProof
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.threats import Patch, PatchPositions
@@ -35,17 +35,12 @@ class PositionCertificates:
     @classmethod
     def from_target(cls, pipeline: Pipeline, target: Target) -> PositionCertificates:
         rule, observation, objects = pipeline.rule, target.observation, target.ground_truth
+        proofs = rule.object_proofs(observation, objects, pipeline.certification_threshold)
         proves = rule.proving_pairs(observation, objects, pipeline.certification_threshold, "exact")
-        evidence = rule.evidence(rule.discounted_scores(observation))
-        decisive, stars = rule.prover(observation, pipeline.certification_threshold, "exact")(objects)
-        safe = any_box_per_mask(decisive, observation.mask_index, len(observation.masks))
-        proofs = [
-            ObjectProof(observation.masks, single_view, None if stars is None else stars(n))
-            for n, single_view in enumerate(safe)
-        ]
+        evidence = np.where(proves.any(axis=1), rule.evidence(rule.discounted_scores(observation)), 0.0)
         best = np.zeros(len(observation.masks))
-        np.maximum.at(best, observation.mask_index, np.where(proves.any(axis=1), evidence, 0.0))
-        return cls(observation.masks, best, tuple(proofs))
+        np.maximum.at(best, observation.mask_index, evidence)
+        return cls(observation.masks, best, tuple(proof for alternatives in proofs for proof in alternatives))
 
     def position_at(self, corners: Ints, size: tuple[int, int]) -> Position:
         """Evaluate the certificate against patches of `size` at `corners` (K, 2)."""
@@ -75,9 +70,13 @@ def outside_corners(target: Target) -> Ints:
     return np.array([[x1 - width, 0], [0, y1 - height], [x2, 0], [0, y2]])
 
 
-def removing_masks(masks: Masks, corners: Ints, size: tuple[int, int]) -> Bools:
-    """Return which masks remove a patch of `size` = width, height at each corner x, y: (corners, masks)."""
-    return masks.removes(0, corners[:, 0], size[0]) | masks.removes(1, corners[:, 1], size[1])
+def removing_masks(masks: Masks, corners: Ints, size: tuple[int, int], *, growth: int = 0) -> Bools:
+    """Return which masks remove a patch of `size` = width, height at each corner x, y: (corners, masks).
+
+    With `growth`, a patch that is larger by `growth` pixels at every side.
+    """
+    wide, tall = (max(side + 2 * growth, 1) for side in size)
+    return masks.removes(0, corners[:, 0] - growth, wide) | masks.removes(1, corners[:, 1] - growth, tall)
 
 
 def find_leaking_views(target: Target, attacked: Observation, position: Position, size: tuple[int, int]) -> list[int]:
@@ -115,7 +114,7 @@ def weakest_positions(
     distance = _distance(target, corners, size)
     margin = -(-max(target.image_size) // LEAK_MARGIN_DIVISOR)
     removed, with_room, nearly = (
-        _removing_grown(certificates.masks, corners, size, growth) for growth in (0, 1, -margin)
+        removing_masks(certificates.masks, corners, size, growth=growth) for growth in (0, 1, -margin)
     )
     order = np.lexsort((distance, *(masks @ certificates.evidence for masks in (nearly, with_room, removed))))
     chosen = order[:, None]
@@ -168,12 +167,6 @@ def _reject_mixed(patch: Patch) -> None:
         raise ObjectSeekerError(f"an attack draws patches or the outside, not both: got {patch!r}. Attack twice.")
 
 
-def _removing_grown(masks: Masks, corners: Ints, size: tuple[int, int], growth: int) -> Bools:
-    """`removing_masks`, for a patch that is `growth` pixels larger at every side."""
-    wide, tall = (max(side + 2 * growth, 1) for side in size)
-    return removing_masks(masks, corners - growth, (wide, tall))
-
-
 def _proven_rows(
     certificates: PositionCertificates,
     rows: Ints,
@@ -223,7 +216,8 @@ def _candidate_corners(target: Target, patch: Patch, size: tuple[int, int], rng:
         return np.empty((0, 2), np.int64)
     centered = np.rint(_visible_center(target) - np.array(size) / 2).astype(np.int64)
     corners = [np.clip(centered, allowed[:, :2], allowed[:, 2:])]
-    touching = [_touching_positions(target.observation.masks, axis, size[axis]) for axis in (0, 1)]
+    masks = target.observation.masks
+    touching = [np.unique(np.concatenate(masks.touching_positions(axis, size[axis]))) for axis in (0, 1)]
     for rectangle in allowed:
         corners.append(rng.integers(rectangle[:2], rectangle[2:] + 1, (MAX_SAMPLES // len(allowed), 2)))
         # Just removed by a mask, along each axis, at positions of the other axis that are likely to hurt.
@@ -231,11 +225,6 @@ def _candidate_corners(target: Target, patch: Patch, size: tuple[int, int], rng:
         x, y = np.clip(centered, rectangle[:2], rectangle[2:])
         corners.append(np.stack(np.meshgrid(np.append(xs, x), np.append(ys, y)), axis=-1).reshape(-1, 2))
     return np.unique(np.concatenate(corners), axis=0)
-
-
-def _touching_positions(masks: Masks, axis: int, length: int) -> Ints:
-    """Return the positions along an axis at which a mask just removes a patch that touches its line."""
-    return np.unique(np.concatenate(masks.touching_positions(axis, length)))
 
 
 def _visible_center(target: Target) -> Floats:

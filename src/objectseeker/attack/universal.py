@@ -19,11 +19,11 @@ from typing import Any, Literal, cast
 import numpy as np
 import PIL.Image
 
-from objectseeker.attack.artifacts import file_names, save_image
-from objectseeker.attack.job import AttackSetup, load_attack, no_progress
+from objectseeker.attack.artifacts import file_stems, save_image
 from objectseeker.attack.losses import DegradingTargets, degrading_loss
-from objectseeker.attack.optimizers import FIRST_STEP, LAST_STEP, MOMENTUM, random_square
-from objectseeker.attack.pipeline import AttackedSystem, Pipeline, Progress, paste
+from objectseeker.attack.optimizers import descend, random_search
+from objectseeker.attack.pipeline import AttackedSystem, Patches, Progress, no_progress, paste
+from objectseeker.attack.setup import AttackSetup, Mode, load_attack
 from objectseeker.attack.whitebox import PatchRenderer, Tensor, WhiteBox, fill_views, straight_through
 from objectseeker.core.boxes import Detections, Floats, Ints, iou
 from objectseeker.core.label_map import LabelMap
@@ -135,12 +135,17 @@ class UniversalAttack:
     patch: Patch
     pixels: Image
     system: AttackedSystem | None
-    mode: str | None
+    mode: Mode | None
     steps: int
     seed: int
     dataset: str
     rectangles: dict[str, list[list[int]]]
     loss_curve: tuple[float, ...] = field(repr=False)
+
+    def describe(self) -> str:
+        """Return what was drawn, in one line."""
+        trained = "" if self.system is None else f", trained {self.mode} against the {self.system} detector"
+        return f"{sum(map(len, self.rectangles.values()))} patches in {len(self.rectangles)} images{trained}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of attack.json."""
@@ -170,7 +175,7 @@ def attack_dataset(
     patch_image: str | Path | None = None,
     sample: int | None = None,
     steps: int = 100,
-    mode: str | None = None,
+    mode: Mode | None = None,
     device: str | None = None,
     seed: int = 0,
     on_progress: Progress = no_progress,
@@ -211,19 +216,16 @@ def attack_dataset(
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     images = load_placed_images(data, where, sample, seed)
     curve: list[float] = []
-    trained_mode: str | None = None
+    setup: AttackSetup | None = None
     if patch_image is not None:
         pixels = load_image(Path(patch_image))
     else:
         if defense is not None and not isinstance(defense, Defense):
             defense = Defense.load(defense)
         setup = load_attack(defense or Defense.for_detector("builtin"), mode=mode, device=device)
-        label_map = label_map_of(data, setup.class_names)
-        chosen = training_images(images, where)
-        train = train_by_search if setup.white is None else train_by_gradients
-        canvas, curve = train(setup, chosen, label_map, where, patch, system, steps, seed, on_progress)
+        canvas, curve = PatchTraining(setup, data, images, where, patch, system, steps, seed, on_progress).run()
         scale = -(-SAVED_SIDE // max(canvas.shape[:2]))
-        pixels, trained_mode = np.ascontiguousarray(canvas.repeat(scale, axis=0).repeat(scale, axis=1)), setup.mode
+        pixels = np.ascontiguousarray(canvas.repeat(scale, axis=0).repeat(scale, axis=1))
     rectangles = {
         image.entry.id: where.rectangles(image, patch, np.random.default_rng([seed, *image.entry.id.encode()])).tolist()
         for image in images
@@ -232,9 +234,9 @@ def attack_dataset(
         where,
         patch,
         pixels,
-        system if trained_mode else None,
-        trained_mode,
-        steps if trained_mode else 0,
+        system if setup else None,
+        setup.mode if setup else None,
+        steps if setup else 0,
         seed,
         data.spec,
         rectangles,
@@ -262,19 +264,6 @@ def load_placed_images(data: Dataset, placement: Placement, sample: int | None, 
     return images
 
 
-def training_images(images: Sequence[PlacedImage], placement: Placement) -> list[PlacedImage]:
-    """Return the first images in which the patch is drawn."""
-    drawn = [image for image in images if placement.kind != "carried" or len(image.carries)]
-    if not drawn:
-        raise ObjectSeekerError(f"none of the {len(images)} images has a {placement.class_name} to carry the patch")
-    return drawn[:TRAINING_IMAGES]
-
-
-def label_map_of(data: Dataset, detector_names: Sequence[str]) -> LabelMap:
-    """Match the detector's classes to the dataset's by name."""
-    return LabelMap(tuple(detector_names), data.names, match_classes(data.names, detector_names).dataset_labels)
-
-
 def draw_rectangles(image: Image, pixels: Image, rectangles: Sequence[Sequence[int]]) -> Image:
     """Return a copy of `image` with the patch, scaled, at every rectangle x, y, width, height."""
     patch = PIL.Image.fromarray(pixels)
@@ -286,15 +275,15 @@ def draw_rectangles(image: Image, pixels: Image, rectangles: Sequence[Sequence[i
 
 def save_universal(out: Path, attack: UniversalAttack, data: Dataset, images: Sequence[PlacedImage]) -> None:
     """Write the attacked images, their annotations as COCO, the patch in print size, and attack.json."""
-    names = file_names(image.entry.id for image in images)
+    stems = file_stems(image.entry.id for image in images)
     listed: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for image in images:
         key, entry = image.entry.id, image.entry
         attacked = draw_rectangles(image.pixels, attack.pixels, attack.rectangles[key])
-        save_image(out / IMAGES / f"{names[key]}.png", PIL.Image.fromarray(attacked))
+        save_image(out / IMAGES / f"{stems[key]}.png", PIL.Image.fromarray(attacked))
         width, height = image.size
-        listed.append({"id": key, "file_name": f"{names[key]}.png", "width": width, "height": height})
+        listed.append({"id": key, "file_name": f"{stems[key]}.png", "width": width, "height": height})
         listed[-1]["patches"] = attack.rectangles[key]
         for box, label, ignore in zip(entry.ground_truth.xyxy, entry.ground_truth.label, entry.ignore, strict=True):
             x1, y1, x2, y2 = box.tolist()
@@ -332,110 +321,148 @@ def print_instructions(attack: UniversalAttack, images: Sequence[PlacedImage]) -
     return "\n".join(lines) + "\n"
 
 
-Trained = tuple[Image, list[float]]  # the patch, and the loss at every step
+@dataclass(frozen=True, slots=True, eq=False)
+class PatchTraining:
+    """The training of one patch on images of a dataset, against the detector alone or the whole defense."""
 
+    setup: AttackSetup
+    data: Dataset
+    images: Sequence[PlacedImage]
+    placement: Placement
+    patch: Patch
+    system: AttackedSystem = "undefended"
+    steps: int = 100
+    seed: int = 0
+    on_progress: Progress = no_progress
 
-def train_by_gradients(
-    setup: AttackSetup,
-    images: Sequence[PlacedImage],
-    label_map: LabelMap,
-    placement: Placement,
-    patch: Patch,
-    system: AttackedSystem,
-    steps: int,
-    seed: int,
-    on_progress: Progress,
-) -> Trained:
-    """Train a patch by momentum sign gradients, a few images per step, on the network's inputs.
+    def run(self) -> tuple[Image, list[float]]:
+        """Return the patch, and the loss at every step."""
+        return self.by_search() if self.setup.white is None else self.by_gradients()
 
-    The patch is pasted into the resized image here; the images that are saved are drawn in raw pixels. The expectation
-    is over images and, for a random place, positions; for a carried patch over rotation, tone and noise, too; and
-    against a defense over its masked views.
-    """
-    import torch
+    @property
+    def drawn_images(self) -> list[PlacedImage]:
+        """The first images in which the patch is drawn."""
+        drawn = [image for image in self.images if self.placement.kind != "carried" or len(image.carries)]
+        if not drawn:
+            carrier = self.placement.class_name
+            raise ObjectSeekerError(
+                f"an image must have a {carrier} to carry the patch: got {len(self.images)} without. Choose others."
+            )
+        return drawn[:TRAINING_IMAGES]
 
-    white = cast(WhiteBox, setup.white)
-    rng = np.random.default_rng(seed)
-    groups: dict[Any, list[int]] = {}
-    for n, image in enumerate(images):
-        groups.setdefault(white.place(image.size).size, []).append(n)
-    scenes = [_Scenes(setup, [images[n] for n in members], label_map) for members in groups.values()]
-    share = np.array([len(members) for members in groups.values()]) / len(images)
-    tall, wide = _canvas_size(scenes, placement, patch, rng)
-    pixels = torch.full((3, tall, wide), 127.0) + torch.from_numpy(rng.normal(0, 30, (3, tall, wide))).float()
-    pixels = pixels.clamp(0, 255).to(white.device)
-    velocity = torch.zeros_like(pixels)
-    curve: list[float] = []
-    for step in range(steps):
-        group = scenes[rng.choice(len(scenes), p=share)]
-        pixels.requires_grad_()
-        loss = group.loss(pixels, placement, patch, system, rng)
-        (gradient,) = torch.autograd.grad(loss, pixels)
-        curve.append(float(loss.detach()))
-        velocity = MOMENTUM * velocity + gradient / gradient.abs().mean().clamp(min=1e-12)
-        rate = FIRST_STEP * (LAST_STEP / FIRST_STEP) ** (step / steps)
-        pixels = (pixels.detach() - rate * velocity.sign()).clamp(0, 255)
-        on_progress(step + 1, steps)
-    return pixels.round().byte().permute(1, 2, 0).cpu().numpy(), curve
+    @property
+    def label_map(self) -> LabelMap:
+        """The detector's classes, matched to the dataset's by name."""
+        names = self.setup.class_names
+        return LabelMap(names, self.data.names, match_classes(self.data.names, names).dataset_labels)
 
+    def by_gradients(self) -> tuple[Image, list[float]]:
+        """Train a patch by sign gradients, a few images per step, on the network's inputs.
 
-def _canvas_size(
-    scenes: Sequence[_Scenes], placement: Placement, patch: Patch, rng: np.random.Generator
-) -> tuple[int, int]:
-    """Return height and width of the trained patch: as many pixels as the network sees of it."""
-    sizes = [group.rectangles(n, placement, patch, rng)[:, 2:] for group in scenes for n in range(len(group.images))]
-    seen = np.concatenate(sizes)
-    side = float(np.median(np.sqrt(seen.prod(axis=1)))) if len(seen) else 0.0
-    short = float(np.clip(side * min(patch.aspect**0.5, patch.aspect**-0.5), *CANVAS_SIDES))
-    ratio = max(patch.aspect, 1 / patch.aspect)
-    long = round(short * ratio)
-    return (round(short), long) if patch.aspect >= 1 else (long, round(short))
+        The patch is pasted into the resized image here; the images that are saved are drawn in raw pixels. The
+        expectation is over images and, for a random place, positions; for a carried patch over rotation, tone and
+        noise, too; and against a defense over its masked views.
+        """
+        import torch
+
+        white, images = cast(WhiteBox, self.setup.white), self.drawn_images
+        rng = np.random.default_rng(self.seed)
+        groups: dict[Any, list[PlacedImage]] = {}
+        for image in images:
+            groups.setdefault(white.place(image.size).size, []).append(image)
+        scenes = [_Scenes(self, white, members) for members in groups.values()]
+        share = np.array([len(members) for members in groups.values()]) / len(images)
+        tall, wide = self._canvas_size(scenes, rng)
+        pixels = torch.full((3, tall, wide), 127.0) + torch.from_numpy(rng.normal(0, 30, (3, tall, wide))).float()
+
+        def loss_of(leaf: Tensor) -> Tensor:
+            return scenes[rng.choice(len(scenes), p=share)].loss(leaf[0], rng)
+
+        start = pixels.clamp(0, 255).to(white.device)[None]
+        last, _, curve = descend(start, loss_of, self.steps, self.on_progress)
+        return last[0].round().byte().permute(1, 2, 0).cpu().numpy(), curve
+
+    def _canvas_size(self, scenes: Sequence[_Scenes], rng: np.random.Generator) -> tuple[int, int]:
+        """Return height and width of the trained patch: as many pixels as the network sees of it."""
+        aspect = self.patch.aspect
+        seen = np.concatenate([group.rectangles(n, rng)[:, 2:] for group in scenes for n in range(len(group.images))])
+        side = float(np.median(np.sqrt(seen.prod(axis=1)))) if len(seen) else 0.0
+        short = float(np.clip(side * min(aspect**0.5, aspect**-0.5), *CANVAS_SIDES))
+        long = round(short * max(aspect, 1 / aspect))
+        return (round(short), long) if aspect >= 1 else (long, round(short))
+
+    def by_search(self) -> tuple[Image, list[float]]:
+        """Train a patch by random search: a change is kept if images are detected no better.
+
+        Only boxes are used. Of every image the first positions drawn are kept, so that losses can be compared.
+        """
+        rng = np.random.default_rng(self.seed)
+        images, label_map = self.drawn_images[: 2 * IMAGES_PER_STEP], self.label_map
+        rectangles = [self.placement.rectangles(image, self.patch, rng).tolist() for image in images]
+        sides = [min(width, height) for of_image in rectangles for *_, width, height in of_image]
+        short = round(float(np.clip(np.median(sides or [0]), *CANVAS_SIDES)))
+        start = rng.integers(0, 256, (short, max(round(short * self.patch.aspect), 8), 3), dtype=np.uint8)
+
+        def evaluate(numbers: Sequence[int], patches: Sequence[Patches]) -> list[tuple[float, bool]]:
+            (pixels,) = patches[0]
+            attacked = [draw_rectangles(i.pixels, pixels, r) for i, r in zip(images, rectangles, strict=True)]
+            pairs = zip(self._outputs(attacked), images, strict=True)
+            return [(sum(_quality(boxes, image.objects, label_map) for boxes, image in pairs) / len(images), False)]
+
+        ((best, curve, _),) = random_search([start[None]], evaluate, self.steps, [rng], on_progress=self.on_progress)
+        return best[0], curve[1:]
+
+    def _outputs(self, images: Sequence[Image]) -> Sequence[Detections]:
+        """Return what the attacked system outputs."""
+        pipeline = self.setup.pipeline
+        if self.system == "undefended":
+            return pipeline.seeker.detector(images)
+        return [pipeline.rule.prune(pipeline.observe(image)) for image in images]
 
 
 class _Scenes:
     """Training images of one network input size, with their objects on the network's input."""
 
-    def __init__(self, setup: AttackSetup, images: Sequence[PlacedImage], label_map: LabelMap) -> None:
-        self.setup, self.images = setup, images
-        self.white = cast(WhiteBox, setup.white)
-        self.renderer = PatchRenderer(self.white, [image.pixels for image in images])
+    def __init__(self, training: PatchTraining, white: WhiteBox, images: Sequence[PlacedImage]) -> None:
+        self.training, self.white, self.images = training, white, images
+        self.renderer = PatchRenderer(white, [image.pixels for image in images])
+        label_map = training.label_map
         self.classes = label_map.dataset_labels >= 0
         self.objects = [label_map.map_to_detector(image.objects)[0] for image in images]
 
-    def rectangles(self, n: int, placement: Placement, patch: Patch, rng: np.random.Generator) -> Floats:
+    def rectangles(self, n: int, rng: np.random.Generator) -> Floats:
         """Return the patches of image n as boxes: center x, y, width, height on the network's input."""
-        raw = placement.rectangles(self.images[n], patch, rng)
+        raw = self.training.placement.rectangles(self.images[n], self.training.patch, rng)
         boxes = self.renderer.to_network(n, np.concatenate([raw[:, :2], raw[:, :2] + raw[:, 2:]], axis=1))
         return np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], axis=1)
 
-    def loss(
-        self, pixels: Tensor, placement: Placement, patch: Patch, system: AttackedSystem, rng: np.random.Generator
-    ) -> Tensor:
+    def loss(self, pixels: Tensor, rng: np.random.Generator) -> Tensor:
         """Return the loss of a few images drawn at random; against a defense, each with one masked view."""
         import torch
 
+        defense, is_defended = self.training.setup.defense, self.training.system == "defended"
         chosen = rng.permutation(len(self.images))[:IMAGES_PER_STEP].tolist()
         inputs = []
         for n in chosen:
             canvas = self.renderer.clean[n]
-            for rectangle in self.rectangles(n, placement, patch, rng):
+            for rectangle in self.rectangles(n, rng):
                 shown, rotation = pixels, 0.0
-                if placement.kind == "carried":
+                if self.training.placement.kind == "carried":
                     shown, rotation = _printed(pixels, rng), float(rng.uniform(-MAX_ROTATION, MAX_ROTATION))
                 canvas = _paste(canvas, shown, rectangle, rotation)
             inputs.append(straight_through(canvas.round(), canvas))
         batch = torch.stack(inputs)
-        targets = self._targets(chosen, plants=system == "defended")
         whole = np.tile([0, 0, batch.shape[3], batch.shape[2]], (len(chosen), 1))
-        loss = degrading_loss(*self.white.window_outputs(batch, whole), targets)
-        if system == "undefended":
+        outputs = self.white.window_outputs(batch, whole)
+        loss = degrading_loss(*outputs, self._targets(chosen, plants=is_defended))
+        if not is_defended:
             return loss
         views, windows = [], []
         for image, n in zip(batch, chosen, strict=True):
-            removed = view_rectangles(self.setup.defense.masks.masks(*self.images[n].size))
+            removed = view_rectangles(defense.masks.masks(*self.images[n].size))
             view = self.renderer.view_plan(n, removed[rng.integers(1, len(removed)), None])
             filled = torch.tensor(view.filled, device=batch.device)
-            views.append(fill_views(image[None], filled, self.setup.defense.fill)[0])
+            views.append(fill_views(image[None], filled, defense.fill)[0])
             windows.append(view.window[0])
         outputs = self.white.window_outputs(torch.stack(views), np.stack(windows))
         return loss + degrading_loss(*outputs, self._targets(chosen, plants=False))
@@ -449,14 +476,9 @@ class _Scenes:
             objects = self.objects[n]
             box[row, : len(objects)] = self.renderer.to_network(n, objects.xyxy)
             label[row, : len(objects)] = objects.label
-        device = self.white.device
-        return DegradingTargets(
-            box=torch.from_numpy(box).to(device),
-            label=torch.from_numpy(label).to(device),
-            classes=torch.from_numpy(self.classes).to(device),
-            score=self.setup.pipeline.rule.base_threshold,
-            plants=plants,
-        )
+        box, label, classes = (torch.from_numpy(array).to(self.white.device) for array in (box, label, self.classes))
+        score = self.training.setup.pipeline.rule.base_threshold
+        return DegradingTargets(box=box, label=label, classes=classes, score=score, plants=plants)
 
 
 def _printed(pixels: Tensor, rng: np.random.Generator) -> Tensor:
@@ -480,52 +502,6 @@ def _paste(canvas: Tensor, pixels: Tensor, rectangle: Floats, rotation: float) -
     grid = torch.stack([u, v], dim=-1)[None]
     drawn = torch.nn.functional.grid_sample(pixels[None], grid.float(), padding_mode="border", align_corners=False)[0]
     return torch.where((u.abs() <= 1) & (v.abs() <= 1), drawn, canvas)
-
-
-def train_by_search(
-    setup: AttackSetup,
-    images: Sequence[PlacedImage],
-    label_map: LabelMap,
-    placement: Placement,
-    patch: Patch,
-    system: AttackedSystem,
-    steps: int,
-    seed: int,
-    on_progress: Progress,
-) -> Trained:
-    """Train a patch by random search: redraw a square, keep it if images are detected no better.
-
-    Only boxes are used. Of every image the first positions drawn are kept, so that losses can be compared.
-    """
-    rng = np.random.default_rng(seed)
-    images = images[: 2 * IMAGES_PER_STEP]
-    rectangles = [placement.rectangles(image, patch, rng).tolist() for image in images]
-    size = [side for of_image in rectangles for side in of_image]
-    short = round(float(np.clip(np.median([min(w, h) for *_, w, h in size] or [0]), *CANVAS_SIDES)))
-    pixels = rng.integers(0, 256, (short, max(round(short * patch.aspect), 8), 3), dtype=np.uint8)
-
-    def evaluate(patch_pixels: Image) -> float:
-        attacked = [draw_rectangles(i.pixels, patch_pixels, r) for i, r in zip(images, rectangles, strict=True)]
-        outputs = _outputs(setup.pipeline, attacked, system)
-        return sum(
-            _quality(boxes, image.objects, label_map) for boxes, image in zip(outputs, images, strict=True)
-        ) / len(images)
-
-    best, curve = evaluate(pixels), []
-    for step in range(steps):
-        trial = random_square(pixels[None], step / steps, rng)[0]
-        loss = evaluate(trial)
-        if loss <= best:
-            pixels, best = trial, loss
-        curve.append(best)
-        on_progress(step + 1, steps)
-    return pixels, curve
-
-
-def _outputs(pipeline: Pipeline, images: Sequence[Image], system: AttackedSystem) -> Sequence[Detections]:
-    if system == "undefended":
-        return pipeline.seeker.detector(images)
-    return [pipeline.output(pipeline.rule, pipeline.observe(image)) for image in images]
 
 
 def _quality(boxes: Detections, objects: Detections, label_map: LabelMap) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from objectseeker.attack.metrics import ATTACK_LEGEND, effect_rows, recall_rows
 from objectseeker.cli._console import terminal_table
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.files.atomic import save_json, save_text
@@ -35,19 +36,6 @@ FABRICATION_DEFINITIONS = (
     "AP50 of output boxes: of the boxes at this operating point, ranked by score; or by certified score: at most the "
     "ranking margin above it.",
 )
-
-ATTACK_LEGEND = (
-    "found: by a box of its class; misclassified: no longer found, but a box of another class fits it that was not "
-    "there without the patch; disappeared: neither; fabricated: boxes that match neither the object nor anything found "
-    "without the patch; certificates do not cover them"
-)
-
-
-RECALLS = {  # of attacked objects, by name
-    "recall without patch": "clean_recall",
-    "recall under attack": "recall_under_attack",
-    "certified recall": "certified_recall",
-}
 
 
 def class_rows(found: Evaluation) -> list[dict[str, str]]:
@@ -182,53 +170,6 @@ def effects_for_terminal(effects: Mapping[str, Any]) -> list[Any]:
     return [
         terminal_table("Effect of the worst patch on the attacked objects", transpose(effect_rows(effects))),
         ATTACK_LEGEND,
-    ]
-
-
-def effect_rows(effects: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return effects on attacked objects and fabricated boxes, with intervals: one row per detector."""
-    rows = []
-    for system in ("undefended", "defended"):
-        of = effects[system]
-        images = of["images_with_fabricated_boxes"]
-        fabricated = f"{of['fabricated_boxes']} in {images['count']} of {images['total']} images"
-        kinds = {kind: format_rate(of[kind]) for kind in ("found", "misclassified", "disappeared")}
-        rows.append({"detector": system, **kinds, "fabricated boxes": fabricated if images["total"] else "-"})
-    return rows
-
-
-def attack_rows(recall: Mapping[str, Any], effects: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return recall and effects of an attack: one column per detector, with 95 % intervals."""
-    rows = []
-    for row in effect_rows(effects):
-        rates = {name: format_rate(recall[row["detector"]][key]) for name, key in RECALLS.items()}
-        rows.append({"detector": row.pop("detector"), **rates, **row})
-    return [row for row in transpose(rows) if row[""] != "found"]  # recall under attack counts them
-
-
-def format_rate(rate: Mapping[str, Any]) -> str:
-    """Format a rate with its counts and its confidence interval."""
-    if not rate["total"]:
-        return "-"
-    return f"{rate['count']} of {rate['total']}: {rate['rate']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})"
-
-
-def recall_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return recall, certified and under attack, with 95 % intervals: one row per detector."""
-    return [
-        {
-            "detector": detector,
-            "objects": str(recall["objects"]),
-            **{
-                name: f"{100 * entry['rate']:.1f} ({100 * entry['low']:.1f} to {100 * entry['high']:.1f})"
-                for name, entry in (
-                    ("certified (lower bound)", recall[detector]["certified_recall"]),
-                    ("under attack (upper bound)", recall[detector]["recall_under_attack"]),
-                    ("clean", recall[detector]["clean_recall"]),
-                )
-            },
-        }
-        for detector in ("undefended", "defended")
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -27,35 +27,33 @@ if TYPE_CHECKING:
 
 DATASET = "coco:FILE.json:IMAGES, voc:DIR:SPLIT, yolo:DIR, or a folder."
 
+INPUT, DEFENSE, THREAT, OUTPUT, VIDEO, SERVER, ADVANCED = [
+    "Input",
+    "Defense",
+    "Threat",
+    "Output",
+    "Video",
+    "Server",
+    "Advanced",
+]
+
+
+def option(panel: str | None, metavar: str | None, help: str, *names: str, **more: Any) -> Any:
+    """Return an option in a panel of --help; a flag has no metavar, and is named to have no --no-."""
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
+
+
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel="Output")]
-PatchArea = Annotated[
-    str, typer.Option(metavar="SHARE", help="Share of the image. [1%]", show_default=False, rich_help_panel="Threat")
-]
-PatchAspect = Annotated[
-    float, typer.Option(metavar="X", help="Width divided by height. [1]", show_default=False, rich_help_panel="Threat")
-]
-PatchCount = Annotated[
-    int, typer.Option(metavar="N", help="Patches at the same time. [1]", show_default=False, rich_help_panel="Threat")
-]
+Json = Annotated[bool, option(OUTPUT, None, "Print JSON instead of tables.", "--json")]
+PatchArea = Annotated[str, option(THREAT, "SHARE", "Share of the image. [1%]", show_default=False)]
+CertificationThreshold = Annotated[float | None, option(THREAT, "X", "T, the overlap to exceed. [0]")]
 DefenseName = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE|NAME",
-        help="File or name. Default: the detector's.",
-        autocompletion=complete_defense,
-        rich_help_panel="Defense",
-    ),
+    option(DEFENSE, "FILE|NAME", "File or name. Default: the detector's.", autocompletion=complete_defense),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting; see defense show.",
-        autocompletion=complete_setting,
-        rich_help_panel="Defense",
-    ),
+    option(DEFENSE, "KEY=VALUE", "Change a setting; see defense show.", "--set", autocompletion=complete_setting),
 ]
 
 
@@ -64,16 +62,7 @@ class DefenseOptions:
     """The defense, in one file or by name, with settings changed one by one."""
 
     defense: DefenseName = None
-    detector: Annotated[
-        str | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            metavar="SPEC",
-            help="Detector. Default: builtin.",
-            rich_help_panel="Defense",
-        ),
-    ] = None
+    detector: Annotated[str | None, option(DEFENSE, "SPEC", "Detector. Default: builtin.", "--detector", "-d")] = None
     settings: Settings = None
 
     def build(self, run: Run | None = None) -> Defense:
@@ -115,16 +104,19 @@ class RunDefenseOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThreatModelOptions:
-    """The threat model of certificates: the patch at any location, and T."""
+class PatchSizeOptions:
+    """The size and the number of patches."""
 
     patch_area: PatchArea = "1%"
-    patch_aspect: PatchAspect = 1.0
-    patch_count: PatchCount = 1
-    certification_threshold: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="T, the overlap to exceed. [0]", rich_help_panel="Threat"),
-    ] = None
+    patch_aspect: Annotated[float, option(THREAT, "X", "Width divided by height. [1]", show_default=False)] = 1.0
+    patch_count: Annotated[int, option(THREAT, "N", "Patches at the same time. [1]", show_default=False)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreatModelOptions(PatchSizeOptions):
+    """The threat model of certificates: the patch at any location, and T."""
+
+    certification_threshold: CertificationThreshold = None
 
     def threat_model(self) -> ThreatModel:
         from objectseeker.metrics import ThreatModel
@@ -138,20 +130,11 @@ class ThreatModelOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchOptions:
+class PatchOptions(PatchSizeOptions):
     """The threat model of an attack: one kind of patch at one kind of location."""
 
-    patch_area: PatchArea = "1%"
-    patch_aspect: PatchAspect = 1.0
-    patch_count: PatchCount = 1
     patch_location: Annotated[
-        str,
-        typer.Option(
-            metavar="LOCATION",
-            help="far, close, over, anywhere or outside. [over]",
-            show_default=False,
-            rich_help_panel="Threat",
-        ),
+        str, option(THREAT, "LOCATION", "far, close, over, anywhere or outside. [over]", show_default=False)
     ] = "over"
 
     def patch(self) -> Patch:
@@ -160,68 +143,32 @@ class PatchOptions:
 
 
 OperatingPoint = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="At clean_recall=0.8, fppi=1 or base_threshold=0.3.",
-        rich_help_panel="Defense",
-    ),
+    str | None, option(DEFENSE, "KEY=VALUE", "At clean_recall=0.8, fppi=1 or base_threshold=0.3.")
 ]
-TagsFile = Annotated[
-    Path | None,
-    typer.Option("--tags", metavar="FILE", help="Tags of images: CSV with a column image, or COCO."),
-]
+TagsFile = Annotated[Path | None, option(None, "FILE", "Tags of images: CSV with a column image, or COCO.", "--tags")]
 Slices = Annotated[
     list[str] | None,
-    typer.Option(
-        "--by",
-        metavar="COLUMN[=VALUE]",
-        help="Slices: class, size, a column of --tags; repeatable.",
-        rich_help_panel="Output",
-    ),
+    option(OUTPUT, "COLUMN[=VALUE]", "Slices: class, size, a column of --tags; repeatable.", "--by"),
 ]
-Device = Annotated[
-    str | None, typer.Option(metavar="DEVICE", help="cpu, openvino, cuda or cuda:1.", rich_help_panel="Advanced")
-]
-ClassMap = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A=B,...",
-        help="Detector=dataset class; or a file.",
-        rich_help_panel="Advanced",
-    ),
-]
-AllowOutsidePaths = Annotated[
-    bool,
-    typer.Option(
-        "--allow-outside-paths",
-        help="Allow images outside the folder.",
-        rich_help_panel="Advanced",
-    ),
-]
-TrustDetector = Annotated[
-    bool,
-    typer.Option(
-        "--trust-detector",
-        help="Confirm it is the same one.",
-        rich_help_panel="Advanced",
-    ),
-]
+Device = Annotated[str | None, option(ADVANCED, "DEVICE", "cpu, openvino, cuda or cuda:1.")]
+ClassMap = Annotated[str | None, option(ADVANCED, "A=B,...", "Detector=dataset class; or a file.")]
+AllowOutsidePaths = Annotated[bool, option(ADVANCED, None, "Allow images outside the folder.", "--allow-outside-paths")]
+TrustDetector = Annotated[bool, option(ADVANCED, None, "Confirm it is the same one.", "--trust-detector")]
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with every parameter that is a group of options replaced by the fields of the group."""
+    """Return the command with the options of each group in place of the group."""
     hints = get_type_hints(command, include_extras=True)
-    shown: list[inspect.Parameter] = []
+    shown: dict[str, tuple[Any, Any]] = {}
     groups: dict[str, type[Any]] = {}
-    for parameter in inspect.signature(command).parameters.values():
-        hint = hints[parameter.name]
+    for name, parameter in inspect.signature(command).parameters.items():
+        hint = hints[name]
         if is_dataclass(hint) and isinstance(hint, type):
-            groups[parameter.name] = hint
+            groups[name] = hint
             of_group = get_type_hints(hint, include_extras=True)
-            shown += [_parameter(field.name, of_group[field.name], _default(field)) for field in fields(hint)]
+            shown |= {field.name: (of_group[field.name], field.default) for field in fields(hint)}
         else:
-            shown.append(_parameter(parameter.name, hint, parameter.default))
+            shown[name] = hint, parameter.default
 
     def called(**values: Any) -> None:
         for name, group in groups.items():
@@ -229,17 +176,14 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         command(**values)
 
     called.__name__, called.__doc__ = command.__name__, command.__doc__
-    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    called.__annotations__ = {name: hint for name, (hint, _) in shown.items()}
+    called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            for name, (hint, default) in shown.items()
+        ]
+    )
     return called
-
-
-def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-
-
-def _default(field: Field[Any]) -> Any:
-    return inspect.Parameter.empty if field.default is MISSING else field.default
 
 
 def parse_operating_point(text: str | None) -> dict[str, Any]:
