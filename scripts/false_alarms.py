@@ -35,7 +35,7 @@ def main() -> None:
         run = open_run(folder)
         scene = ImageSet.from_images(restrict_images(run.images(), defense.masks), run.label_map)
         search = SearchSpec(mask_floor=run.manifest.observation_settings.mask_floor, losses=())
-        clean = SettingsScorer(scene, search).full(settings).metrics()
+        clean = SettingsScorer(scene, search).full(settings).to_dict()
         print(f"\n{folder.name}: AP50 {clean['ap50']:.1f} defended, {clean['ap50_loss']:.1f} lost\n")
         print("| base_threshold | false alarms per image | objects found | far | close | over |")
         print("|---|---|---|---|---|---|")

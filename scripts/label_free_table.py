@@ -26,17 +26,16 @@ from objectseeker.core.recipes import parse_recipe
 from objectseeker.core.rules import Rule
 from objectseeker.core.threats import ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import EvaluationSettings, RuleGrid, evaluate_images
+from objectseeker.metrics import EvaluationSettings, SearchSpace, evaluate_images
 from objectseeker.metrics.image_set import restrict_images, split_images
-from objectseeker.metrics.own_boxes import LOCATIONS
 from objectseeker.metrics.rule_search import RuleSearch, mask_thresholds, measure_rule, open_bench, spurious_interval
-from objectseeker.metrics.tuning import format_interval
+from objectseeker.metrics.search import LOCATIONS, format_interval
 from objectseeker.runs.run import Run, open_run
 from objectseeker.text import to_markdown
 
 PRICES = (0.1, 0.25, 0.5, 1.0)
-GRID = RuleGrid((0.6, 0.75), (1.0, 0.85, 0.7), (0.1, 0.3), (None, 0.2, 0.3, 0.4), (1.0, 2.0))
-SMALL_GRID = RuleGrid((0.6, 0.75), (0.85,), (0.3,), (None, 0.3), (1.0,))
+SPACE = SearchSpace((0.6, 0.75), (1.0, 0.85, 0.7), (0.1, 0.3), (None, 0.2, 0.3, 0.4), (1.0, 2.0))
+SMALL_SPACE = SearchSpace((0.6, 0.75), (0.85,), (0.3,), (None, 0.3), (1.0,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def rows_of(
     floor = run.manifest.observation_settings.mask_floor
     threat = ThreatModel()
     with open_bench(images, searched, threshold, floor, threat) as bench:
-        search = RuleSearch(bench, threshold, floor, GRID)
+        search = RuleSearch(bench, threshold, floor, SPACE)
         unlabeled = {price: search.best(price) for price in prices}
         by_labels = choose_by_labels(run, images, searched, search, unlabeled)
     rows = []
@@ -158,15 +157,15 @@ def compare_with_slow(name: str, run: Run, images: list[ObservedImage], threshol
     floor, price = run.manifest.observation_settings.mask_floor, 0.5
     start = time.process_time()
     with open_bench(images, np.arange(len(images)), threshold, floor, ThreatModel()) as bench:
-        search = RuleSearch(bench, threshold, floor, SMALL_GRID)
+        search = RuleSearch(bench, threshold, floor, SMALL_SPACE)
         rule = search.best(price)
     fast = time.process_time() - start
     found = -1.0 if rule is None else search.gains[rule]
     start, best = time.process_time(), -1.0
     patches = [patch for patch in ThreatModel().patches() if patch.location in LOCATIONS]
-    for shape in SMALL_GRID.shapes(floor):
+    for shape in SMALL_SPACE.rules(threshold, floor):
         for level in mask_thresholds(threshold, floor):
-            tried = shape.rule(threshold, float(level))
+            tried = shape.with_settings(mask_threshold=float(level))
             if shape.evidence_threshold is not None and level <= shape.evidence_threshold:
                 continue
             own = [image.observation.base.with_min_score(threshold) for image in images]

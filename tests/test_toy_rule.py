@@ -194,7 +194,8 @@ def test_it_is_tuned(observed):
         mask_floor=floors.mask_floor,
         base_floor=floors.base_floor,
     )
-    rule, schedule = tune_images(run.images(), run.label_map, search).chosen
+    best = tune_images(run.images(), run.label_map, search).best
+    rule, schedule = best.rule, best.search_split.schedule
     assert isinstance(rule, EveryBox)
     defense = run.defense(rule, schedule)
     assert evaluate(run, defense).defended.certified_recall()["far"] > 0

@@ -211,8 +211,8 @@ def test_a_callable_and_arrays_in_python(tmp_path):
         return found
 
     result = tune((make_image(n) for n in range(IMAGES)), detector=find, masks="halves:5", threshold=0.5, spurious=0.3)
-    assert result.best.held_out.spurious.value == 0
-    assert result.best.held_out.certified["far"].value > 80
+    assert result.best.held_out_split.spurious.value == 0
+    assert result.best.held_out_split.certified["far"].value > 80
     (found,) = result.defense.build()([make_image(99)])
     assert len(found) == 1
     run_of = observe([make_image(n) for n in range(IMAGES)], find, out=tmp_path / "run", masks="halves:5")

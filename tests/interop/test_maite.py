@@ -159,7 +159,7 @@ def test_models_and_datasets_go_the_whole_way_on_the_command_line(theirs, tmp_pa
         assert one.observation == other.observation
         assert one.ground_truth == other.ground_truth
     command(tmp_path, "tune", "run", "--max-ap-loss", 50, "--operating-point", "clean_recall=0.5", "--out", "tuned")
-    assert tune(in_python, max_ap_loss=50, clean_recall=0.5).chosen is not None
+    assert tune(in_python, max_ap_loss=50, clean_recall=0.5).defense is not None
     found = json.loads(command(tmp_path, "evaluate", "run", "--defense", "tuned/defense.json", "--json").stdout)
     assert found["objects"] == len(BOXES)
     (tmp_path / "policy.toml").write_text(

@@ -88,10 +88,10 @@ class TestCrossTuned:
                 VOCABULARY,
                 SearchSpec(**{name: getattr(SEARCH, name) for name in SEARCH.__slots__} | {"half": half}),
             ).best
-            assert trial.metrics() == best.search_split.metrics()
-            assert evaluation.settings == best.settings
+            assert trial.to_dict() == best.search_split.to_dict()
+            assert evaluation.settings == best.search_split.settings
             held_out = [images[n] for n in halves[1 - half]]
-            assert evaluation.to_dict() == evaluated(held_out, best.settings)
+            assert evaluation.to_dict() == evaluated(held_out, best.search_split.settings)
             assert evaluation.tally.ids == tuple(one.id for one in held_out)
         assert found.tally.ids == tuple(one.id for one in images)
         value = found.metrics()["defended.certified_recall.far"].value(found.tally)

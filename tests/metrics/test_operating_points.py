@@ -123,14 +123,14 @@ def test_a_search_at_so_many_fppi_keeps_them():
     tuning = tune_images(images, VOCABULARY, search)
     best = tuning.best
     for half, trial in zip(split_images(8, 2, 0), (best.search_split, best.held_out_split), strict=True):
-        fixed = dataclasses.replace(best.settings, rule=best.search_split.outcome.point.rule, fppi=None)
+        fixed = dataclasses.replace(best.search_split.settings, rule=best.rule, fppi=None)
         table = evaluated([images[n] for n in half], fixed)
         assert trial.outcome.fppi == table["defended"]["fppi"]
         assert trial.outcome.base_threshold == table["defended"]["base_threshold"]
     assert best.search_split.outcome.fppi <= 0.2
-    table = evaluated([images[n] for n in split_images(8, 2, 0)[0]], best.settings)
+    table = evaluated([images[n] for n in split_images(8, 2, 0)[0]], best.search_split.settings)
     assert best.search_split.undefended_clean_recall == table["undefended"]["clean_recall"]
-    assert tuning.search.point == "a base_threshold with at most 0.2 false positives per image"
+    assert tuning.threshold_reason == "a base_threshold with at most 0.2 false positives per image"
     with pytest.raises(ObjectSeekerError, match=r"one of them: got fppi=0\.2, clean_recall=0\.5"):
         dataclasses.replace(search, clean_recall=0.5)
     never = [image([(0, 0, 9, 9, 1.0, 0)], [(50, 50, 60, 60, 0)])] * 4

@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Bands, Halves, Rule, Windows
-from objectseeker.metrics import ThreatModel
-from objectseeker.metrics.own_boxes import LOCATIONS, OwnBoxes, RuleShape, merge_tree
+from objectseeker.metrics import SearchSpace, ThreatModel
+from objectseeker.metrics.own_boxes import OwnBoxes, merge_tree
 from objectseeker.metrics.rule_search import (
-    RuleGrid,
     RuleSearch,
     mask_thresholds,
     measure_rule,
     open_bench,
     spurious_interval,
 )
+from objectseeker.metrics.search import LOCATIONS
 
 PATCHES = [patch for patch in ThreatModel().patches() if patch.location in LOCATIONS]
-GRID = RuleGrid((0.6, 0.75), (1.0, 0.7), (0.1, 0.3), (None, 0.3), (1.0, 2.0))
+SPACE = SearchSpace((0.6, 0.75), (1.0, 0.7), (0.1, 0.3), (None, 0.3), (1.0, 2.0))
 
 
 def slow_spurious(rule, images):
@@ -42,7 +42,8 @@ def slow_certified(rule, images):
 
 
 shapes = st.builds(
-    RuleShape,
+    Rule,
+    mask_threshold=st.just(1.0),
     filter_ioa=st.sampled_from([0.5, 0.6, 0.75, 0.85, 1.0]),
     edge_factor=st.sampled_from([1.0, 0.85, 0.5]),
     cluster_distance=st.sampled_from([0.0, 0.1, 0.3]),
@@ -54,7 +55,7 @@ shapes = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), shapes, st.sampled_from([0.25, 0.4, 0.5]), st.sampled_from([0.4, 0.5, 0.625, 0.9]))
 def test_prices_are_those_of_prune_and_verdicts_those_of_certify(seed, shape, base_threshold, mask_threshold):
-    rule = shape.rule(base_threshold, max(mask_threshold, base_threshold))
+    rule = shape.with_thresholds(base_threshold, max(mask_threshold, base_threshold), shape.evidence_threshold)
     for recipe in (Halves(2), Bands(0.05), Halves(1) + Windows(1 / 2, 1 / 2)):
         images = run(seed, 3, make=lambda width, height, lines, recipe=recipe: recipe.masks(width, height))
         own = OwnBoxes(images, base_threshold, 0.1)
@@ -69,10 +70,10 @@ def test_all_mask_thresholds_at_once_are_each_of_them_alone():
     own = OwnBoxes(images, 0.3, 0.1)
     levels = mask_thresholds(0.3, 0.1)
     assert (levels[0], levels[-1]) == (0.3, 0.99)
-    for shape in RuleGrid((0.6,), (0.85,), (0.3,), (None, 0.2), (2.0,)).shapes(0.1):
+    for shape in SearchSpace((0.6,), (0.85,), (0.3,), (None, 0.2), (2.0,)).rules(0.3, 0.1):
         curve = own.spurious(shape, levels)
         for step in range(0, len(levels), 9):
-            assert curve[step].tolist() == slow_spurious(shape.rule(0.3, levels[step]), images)
+            assert curve[step].tolist() == slow_spurious(shape.with_settings(mask_threshold=levels[step]), images)
 
 
 def test_a_merge_tree_has_the_clusters_of_every_prefix():
@@ -94,14 +95,15 @@ def images():
 def brute_force(images, base_threshold, price):
     """The highest gain of any rule of the grid that keeps the price, rule by rule."""
     best = -1.0
-    for shape in GRID.shapes(0.1):
+    for shape in SPACE.rules(base_threshold, 0.1):
         for level in mask_thresholds(base_threshold, 0.1)[::1]:
             if shape.evidence_threshold is not None and level <= shape.evidence_threshold:
                 continue
-            counts = np.array(slow_spurious(shape.rule(base_threshold, level), images))
+            rule = shape.with_settings(mask_threshold=level)
+            counts = np.array(slow_spurious(rule, images))
             if counts.mean() > price or spurious_interval(counts).high > price:
                 continue
-            best = max(best, 100 * slow_certified(shape.rule(base_threshold, level), images).mean())
+            best = max(best, 100 * slow_certified(rule, images).mean())
             break  # a higher mask threshold certifies no more
     return best
 
@@ -109,20 +111,20 @@ def brute_force(images, base_threshold, price):
 def test_the_search_finds_what_trying_every_rule_finds(images):
     some = images[:14]
     with open_bench(some, np.arange(len(some)), 0.5, 0.1, ThreatModel()) as bench:
-        search = RuleSearch(bench, 0.5, 0.1, GRID)
+        search = RuleSearch(bench, 0.5, 0.1, SPACE)
         for price in (0.4, 0.8, 2.0):
             rule = search.best(price)
             assert rule is not None
             found = brute_force(some, 0.5, price)
             assert search.gains[rule] == pytest.approx(found)
             assert 100 * slow_certified(rule, some).mean() == pytest.approx(found)
-        assert search.trials < len(GRID.shapes(0.1)) * len(search.thresholds) / 10
+        assert search.trials < len(SPACE.rules(0.5, 0.1)) * len(search.thresholds) / 10
 
 
 def test_the_price_is_kept_at_the_upper_end_of_its_interval(images):
     index = np.arange(0, len(images), 2)
     with open_bench(images, index, 0.5, 0.1, ThreatModel()) as bench:
-        search = RuleSearch(bench, 0.5, 0.1, GRID)
+        search = RuleSearch(bench, 0.5, 0.1, SPACE)
         gains = []
         for price in (0.3, 0.6, 1.2):
             rule = search.best(price)
@@ -139,7 +141,7 @@ def test_processes_find_the_same(images):
     found = []
     for processes in (1, 2):
         with open_bench(images, np.arange(12), 0.5, 0.1, ThreatModel(), processes=processes) as bench:
-            search = RuleSearch(bench, 0.5, 0.1, RuleGrid((0.6,), (0.85,), (0.1,), (None, 0.3), (1.0,)))
+            search = RuleSearch(bench, 0.5, 0.1, SearchSpace((0.6,), (0.85,), (0.1,), (None, 0.3), (1.0,)))
             found.append((search.best(1.0), search.objects.tolist()))
     assert found[0] == found[1]
 
@@ -151,5 +153,5 @@ def test_labels_of_objects_play_no_part():
     rule = Rule(base_threshold=0.5, mask_threshold=0.6)
     for each in (one, without):
         own = OwnBoxes([each], 0.5, 0.1)
-        assert own.objects.tolist() == [1]
+        assert own.objects().tolist() == [1]
         assert np.array_equal(own.certified(rule), slow_certified(rule, [each]))

@@ -7,7 +7,6 @@ import pytest
 from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defense, ObjectSeekerError
-from objectseeker.cli._tuning_tables import tuning_caveats
 from objectseeker.metrics import EvaluationSettings, SearchSpace, SearchSpec, evaluate_images, tune_images
 from objectseeker.metrics.ap_search import COARSE, MAX_USUAL_FPPI, HillClimb, Trial, grid, moves
 from objectseeker.metrics.image_set import split_images
@@ -29,6 +28,11 @@ def images():
     return noisy(4, IMAGES)
 
 
+def rules_of(tuning, loss=MOST_LOSS):
+    """The best rule of each kind at a price."""
+    return {point.kind: point for point in tuning.frontier if point.price == loss}
+
+
 @pytest.fixture(scope="module")
 def tuning(images):
     return tune_images(images, VOCABULARY, SEARCH)
@@ -37,10 +41,10 @@ def tuning(images):
 def test_what_is_reported_is_what_evaluation_says_of_each_half(images, tuning):
     for index, half in zip(split_images(IMAGES, 2, 1), ("search_split", "held_out_split"), strict=True):
         part = [images[i] for i in index]
-        for tuned in tuning.rules.values():
+        for tuned in rules_of(tuning).values():
             point = tuned.search_split.outcome.point
-            fixed = dataclasses.replace(tuned.settings, rule=point.rule, clean_recall=None, fppi=None)
-            row, table = getattr(tuned, half).metrics(), evaluated(part, fixed)
+            fixed = dataclasses.replace(tuned.search_split.settings, rule=point.rule, clean_recall=None, fppi=None)
+            row, table = getattr(tuned, half).to_dict(), evaluated(part, fixed)
             assert row["ap50"] == table["defended"]["ap50"]
             assert row["undefended_ap50"] == table["undefended"]["ap50"]
             assert row["ap50_loss"] == pytest.approx(table["undefended"]["ap50"] - row["ap50"])
@@ -52,15 +56,15 @@ def test_what_is_reported_is_what_evaluation_says_of_each_half(images, tuning):
 
 
 def test_the_loss_is_kept_and_the_floor_respected(tuning):
-    assert set(tuning.rules) == {"paper", "evidence"}
-    for tuned in tuning.rules.values():
+    assert set(rules_of(tuning)) == {"paper", "evidence"}
+    for tuned in rules_of(tuning).values():
         assert tuned.search_split.ap_loss <= MOST_LOSS
     assert all(trial.settings.min_mask_score >= FLOOR for trial in tuning.trials)
     assert len({trial.settings for trial in tuning.trials}) == len(tuning.trials)
 
 
 def test_a_search_goes_beyond_its_grid_but_not_beyond_the_loss(tuning):
-    for kind, tuned in tuning.rules.items():
+    for kind, tuned in rules_of(tuning).items():
         mine = [trial for trial in tuning.trials if trial.kind == kind]
         starts = set(grid(CHOICES.start(SEARCH.settings()), kind, FLOOR))
         assert starts < {trial.settings for trial in mine}
@@ -69,7 +73,7 @@ def test_a_search_goes_beyond_its_grid_but_not_beyond_the_loss(tuning):
         beyond = [one for one in mine if one.ap_loss > MOST_LOSS]
         assert beyond
         assert all(one.mean_certified_recall is None for one in beyond)  # what cannot be chosen is not certified
-    evidence, paper = tuning.rules["evidence"], tuning.rules["paper"]
+    evidence, paper = rules_of(tuning)["evidence"], rules_of(tuning)["paper"]
     assert evidence.held_out_split.mean_certified_recall > paper.held_out_split.mean_certified_recall
     assert tuning.best is evidence
 
@@ -116,14 +120,15 @@ def test_a_search_refines_what_it_may_use():
 
 
 def test_the_frontier_is_the_best_within_each_loss(tuning):
-    for kind, points in tuning.frontier.items():
-        assert {one.max_ap_loss for one in points} <= {1.0, MOST_LOSS}
-        assert tuning.rules[kind] is points[-1]
+    frontier = {kind: [one for one in tuning.frontier if one.kind == kind] for kind in ("paper", "evidence")}
+    for kind, points in frontier.items():
+        assert {one.price for one in points} <= {1.0, MOST_LOSS}
+        assert rules_of(tuning)[kind] is points[-1]
         for one in points:
-            assert one.search_split.ap_loss <= one.max_ap_loss
+            assert one.search_split.ap_loss <= one.price
         gains = [one.search_split.mean_certified_recall for one in points]
         assert gains == sorted(gains)
-    assert any(len(points) == 2 for points in tuning.frontier.values())
+    assert any(len(points) == 2 for points in frontier.values())
 
 
 def test_only_the_evidence_rule_chooses_factor_and_distance(tuning):
@@ -153,14 +158,14 @@ def test_the_result_is_plain_and_repeatable(images, tuning):
     assert json.loads(json.dumps(tuning.to_dict())) == tuning.to_dict()
     seen = []
     again = tune_images(images, VOCABULARY, dataclasses.replace(SEARCH, rule_kinds=("paper",)), on_trial=seen.append)
-    assert again.rules["paper"].to_dict() == tuning.rules["paper"].to_dict()
+    assert rules_of(again)["paper"].to_dict() == rules_of(tuning)["paper"].to_dict()
     assert tuple(seen) == again.trials
-    assert [trial.to_row() for trial in seen] == [trial.to_row() for trial in tuning.trials[: len(seen)]]
+    assert [trial.to_dict() for trial in seen] == [trial.to_dict() for trial in tuning.trials[: len(seen)]]
 
 
 def test_a_defense_is_made_of_what_was_chosen(images, tuning):
-    rule, follow = tuning.chosen
     best = tuning.best.search_split
+    rule, follow = tuning.best.rule, best.schedule
     assert (rule.base_threshold, rule.mask_threshold, rule.evidence_threshold) == (
         best.outcome.base_threshold,
         best.outcome.mask_threshold,
@@ -182,7 +187,8 @@ def test_a_clean_recall_that_nobody_asked_for_is_lowered_to_what_is_reached():
     half_seen = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)], number=n) for n in range(4)]
     search = SearchSpec(mask_floor=0.1, rule_kinds=("paper",), losses=())
     found = tune_images(half_seen, VOCABULARY, search)
-    assert found.search.recall == found.best.settings.clean_recall == 0.5
+    assert found.best.search_split.settings.clean_recall == 0.5
+    assert found.threshold_reason == "clean recall 50 %"
     assert found.caveats == ("clean recall 80% is not reached: searched at the highest that is, 50%",)
     assert tune_images(half_seen, VOCABULARY, dataclasses.replace(search, clean_recall=0.4)).caveats == ()
 
@@ -196,11 +202,11 @@ def test_a_recall_that_is_bought_with_fppi_is_said_to_be():
     assert bought.best.search_split.outcome.fppi == MAX_USUAL_FPPI + 1
     assert (
         "needs a base threshold of 0.04 with 11 false positives per image: ask for a lower clean_recall"
-        in (tuning_caveats(bought)[-1])
+        in (bought.caveats[-1])
     )
     modest = tune_images(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
-    assert modest.best.fppi_warning is None
-    assert not any("false positives" in caveat for caveat in tuning_caveats(modest))
+    assert modest.best.search_split.fppi_warning is None
+    assert not any("false positives" in caveat for caveat in modest.caveats)
 
 
 def test_the_held_out_half_judges_the_rule_that_was_found():
@@ -212,7 +218,7 @@ def test_the_held_out_half_judges_the_rule_that_was_found():
         order, VOCABULARY, SearchSpec(mask_floor=0.1, rule_kinds=("paper",), losses=(), clean_recall=0.9)
     )
     searched, held_out = found.best.search_split.outcome.point, found.best.held_out_split.outcome.point
-    assert searched.rule == held_out.rule == found.chosen[0]
+    assert searched.rule == held_out.rule == found.best.rule
     why = "on the half that was not searched the rule reaches a clean recall of 50.0 % instead of 90 %"
     assert found.broken_promise == found.best.to_dict()["broken_promise"] == why
     swapped = tune_images([seen, seen], VOCABULARY, SearchSpec(mask_floor=0.1, rule_kinds=("paper",), losses=()))
@@ -230,7 +236,7 @@ def test_one_place_and_several_filters(images):
         search_space=SearchSpace(filter_ioa=(0.7, 0.5)),
     )
     chosen = tune_images(images, VOCABULARY, search)
-    assert set(chosen.rules) == {"paper"}
+    assert set(rules_of(chosen, 100)) == {"paper"}
     assert {trial.settings.rule.filter_ioa for trial in chosen.trials} == {0.7, 0.5}
     assert chosen.best.search_split.mean_certified_recall == chosen.best.search_split.outcome.certified_recall()["over"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,7 +41,7 @@ from objectseeker.defense import DETECTOR_SETTINGS
 if TYPE_CHECKING:
     from objectseeker.core.masks import Image
     from objectseeker.core.threats import ThreatModel
-    from objectseeker.metrics import SearchSpec, TuningResult
+    from objectseeker.metrics import Tuning
     from objectseeker.metrics.slices import ImageTags, SliceMetrics
     from objectseeker.runs.run import Run
 
@@ -123,19 +123,26 @@ def tune(
     Example:  objectseeker tune runs/voc --max-ap-loss 1 --operating-point clean_recall=0.8 --out tuned
     Example:  objectseeker detect images/ --defense tuned/defense.json --certify --out found
     """
+    from objectseeker import metrics
+    from objectseeker.cli._tuning_tables import render_tuning, save_tuning, tuning_dict
     from objectseeker.core.recipes import parse_recipe
+    from objectseeker.metrics.search import LABELED_SPACE
     from objectseeker.metrics.tuning import masks_for_budget
+    from objectseeker.report.plots import unavailable_reason
 
     labels = {"--max-ap-loss": max_ap_loss, "--operating-point": operating_point, "--tags": tags, "--by": slices}
     by_labels = next((name for name, value in labels.items() if value), None)
-    if by_labels and (threshold is not None or spurious is not None or latency is not None):
-        raise ObjectSeekerError(f"{by_labels} states the price by labels: omit --threshold, --spurious and --latency")
+    if by_labels and (threshold is not None or spurious is not None):
+        raise ObjectSeekerError(f"{by_labels} states the price by labels: omit --threshold and --spurious")
+    point = parse_operating_point(operating_point)
+    if "base_threshold" in point:
+        raise ObjectSeekerError(f"tune searches at clean_recall or fppi: got --operating-point {operating_point}")
     fixed, of_detector = _fixed_settings(settings or ())
-    model = threat.threat_model()
-    if (Path(source) / "run.json").is_file():
+    model, is_run = threat.threat_model(), (Path(source) / "run.json").is_file()
+    if is_run:
         if detector is not None or of_detector:
             raise ObjectSeekerError(f"the run has its own detector: omit {detector or of_detector[0]}")
-        stored, recipes = open_run(Path(source)), masks or []
+        stored = open_run(Path(source))
     else:
         if detector is None or out is None:
             raise ObjectSeekerError(
@@ -145,49 +152,59 @@ def tune(
             raise ObjectSeekerError(f"images are observed with one recipe: got --masks {' --masks '.join(masks or [])}")
         recipe = masks_for_budget(max(passes) if passes else None, model) if not masks else parse_recipe(masks[0])
         defense = change_settings(Defense.for_detector(detector, masks=recipe), of_detector)
-        stored, recipes = (
-            _observe(source, defense, out / "run", sample, seed),
-            [],
-        )
+        stored = _observe(source, defense, out / "run", sample, seed)
     if not stored.has_detector:
         warn("the run does not say how its detector is loaded: what is found is shown, but no defense is written")
-    request = _Request(stored, source, passes or [], recipes, fixed, model, seed, out, as_json)
+    tagged, asked = tags_and_slices(stored, tags, slices)
+    if asked and passes:
+        raise ObjectSeekerError(f"--by {asked[0]} is about one rule: omit --passes, or evaluate what it chose")
     if by_labels:
-        broken = _tune_by_labels(request, max_ap_loss, operating_point, tags, slices)
+        point["max_ap_loss"] = 1.0 if max_ap_loss is None else max_ap_loss
+    with StageProgress() as stages:
+        tuning = metrics.tune(
+            stored,
+            threshold=threshold,
+            spurious=spurious,
+            passes=passes,
+            latency=latency,
+            masks=masks if is_run else None,
+            threat=model,
+            split=split,
+            seed=seed,
+            search_space=replace(LABELED_SPACE if by_labels else metrics.SearchSpace(), **fixed),
+            on_progress=stages.update,
+            **point,
+        )
+    if tuning.threshold < stored.manifest.observation_settings.base_floor:
+        warn(f"base_threshold {tuning.threshold} is below the lowest score that the run stores of base boxes")
+    rows = _sliced(stored, tuning, model, tagged, asked) if asked else []
+    files = [] if out is None else save_tuning(out, tuning, rows)
+    if out is not None and (note := unavailable_reason()) is not None:
+        warn(note)
+    if as_json:
+        print_json(tuning_dict(tuning, rows))
     else:
-        broken = _tune_without_labels(request, threshold, spurious, latency, split)
-    if broken is not None:
-        stderr_console.print(f"[bold red]promise broken:[/] {escape(broken)}")
+        for part in render_tuning(tuning, rows):
+            stdout_console.print(escape(part) if isinstance(part, str) else part)
+        _print_next(tuning, files, out, None if is_run else source)
+    if tuning.broken_promise is not None:
+        stderr_console.print(f"[bold red]promise broken:[/] {escape(tuning.broken_promise)}")
         raise typer.Exit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """The run to tune, and the options that both ways to state a price have in common."""
-
-    run: Run
-    source: str
-    passes: list[int]
-    masks: list[str]
-    fixed: dict[str, tuple[float, ...]]  # settings of the rule that are not searched
-    threat: ThreatModel
-    seed: int
-    out: Path | None
-    as_json: bool
-
-    def finish(self, defense: Defense | None, evaluated: bool) -> None:
-        """Print where the defense is, and the next step."""
-        if defense is None:
-            return
-        if self.out is None:
-            print_rule(defense)
-            return
-        written = shlex.quote(str(self.out / "defense.json"))
-        stdout_console.print(f"Written: {escape(written)}; the frontier: {escape(str(self.out / 'tuning.md'))}")
-        if evaluated:
-            print_next(f"objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {written}")
-        else:
-            print_next(f"objectseeker detect {shlex.quote(self.source)} --defense {written} --certify --out found")
+def _print_next(tuning: Tuning, files: list[Path], out: Path | None, images: str | None) -> None:
+    """Print where the defense is, and the next step: on `images`, if they were not a run."""
+    if tuning.defense is None:
+        return
+    if out is None:
+        print_rule(tuning.defense)
+        return
+    written = [shlex.quote(str(file)) for file in files]
+    stdout_console.print(f"Written: {escape(', '.join(written))}; the frontier: {escape(str(out / 'tuning.md'))}")
+    if images is None:
+        print_next(f"objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {written[-1]}")
+    else:
+        print_next(f"objectseeker detect {shlex.quote(images)} --defense {written[-1]} --certify --out found")
 
 
 def _observe(
@@ -246,93 +263,6 @@ def _frames(source: str, count: int) -> Iterator[Image]:
     return islice((frame.image for frame in frames if isinstance(frame, VideoFrame)), count)
 
 
-def _tune_without_labels(
-    request: _Request, threshold: float | None, spurious: float | None, latency: float | None, split: float
-) -> str | None:
-    """Print and write the result for a number of spurious boxes; return how its promise was broken."""
-    from objectseeker import metrics
-    from objectseeker.cli._tuning_tables import render_prices, save_prices
-
-    for name, several in (("--passes", list(map(str, request.passes))), ("--masks", request.masks)):
-        if len(several) > 1:
-            raise ObjectSeekerError(f"one of them at a time: got {name} {f' {name} '.join(several)}")
-    with StageProgress() as stages:
-        tuning = metrics.tune(
-            request.run,
-            threshold=threshold,
-            spurious=spurious,
-            passes=request.passes[0] if request.passes else None,
-            latency=latency,
-            masks=request.masks[0] if request.masks else None,
-            threat=request.threat,
-            split=split,
-            seed=request.seed,
-            grid=metrics.RuleGrid(**request.fixed),
-            on_progress=stages.update,
-        )
-    assert isinstance(tuning, metrics.Tuning)
-    if request.out is not None:
-        save_prices(request.out, tuning)
-        if tuning.defense is not None:
-            tuning.defense.save(request.out / "defense.json")
-        _warn_without_plots()
-    if request.as_json:
-        print_json(tuning.to_dict())
-    else:
-        _print(render_prices(tuning))
-        request.finish(tuning.defense, evaluated=(Path(request.source) / "run.json").is_file())
-    return tuning.broken_promise
-
-
-def _tune_by_labels(
-    request: _Request,
-    max_ap_loss: float | None,
-    operating_point: str | None,
-    tags: Path | None,
-    slices: list[str] | None,
-) -> str | None:
-    """Print and write what was found for a price by labels; return how the promise was broken, if it was."""
-    from objectseeker.cli._tuning_tables import render_tuning, save_tuning, tuning_dict
-    from objectseeker.metrics import SearchSpace, SearchSpec
-    from objectseeker.metrics.ap_search import tune_with_labels
-    from objectseeker.metrics.image_set import default_process_count
-
-    run, out = request.run, request.out
-    point = parse_operating_point(operating_point)
-    if "base_threshold" in point:
-        raise ObjectSeekerError(f"tune searches at clean_recall or fppi: got --operating-point {operating_point}")
-    if request.masks and not request.passes:
-        raise ObjectSeekerError(f"--masks {request.masks[0]} chooses among the run's masks: give --passes, too")
-    tagged, asked = tags_and_slices(run, tags, slices)
-    if asked and request.passes:
-        raise ObjectSeekerError(f"--by {asked[0]} is about one rule: omit --passes, or evaluate what it chose")
-    limits: dict[str, Any] = {"threat": request.threat, "seed": request.seed, **point}
-    limits |= {"max_ap_loss": 1.0 if max_ap_loss is None else max_ap_loss, "search_space": SearchSpace(**request.fixed)}
-    if request.passes:
-        floors = run.manifest.observation_settings
-        search = SearchSpec(mask_floor=floors.mask_floor, base_floor=floors.base_floor, **limits)
-        processes = default_process_count(len(run.indices))
-        _tune_within_budget(run, search, request.passes, request.masks, processes, out, request.as_json)
-        return None
-    with progress("settings tried", 0) as bar:
-        tuning = tune_with_labels(run, on_trial=bar.count, **limits)
-    rule, defense = tuning.chosen[0], tuning.defense
-    if rule.base_threshold < run.manifest.observation_settings.base_floor:
-        warn(f"base_threshold {rule.base_threshold} is below the lowest score that the run stores of base boxes")
-    rows = _sliced(run, tuning, tagged, asked) if asked else []
-    if out is not None:
-        save_tuning(out, tuning, rows)
-        if defense is not None:
-            defense.save(out / "defense.json")
-        _warn_without_plots()
-    if request.as_json:
-        print_json(tuning_dict(tuning, rows))
-    else:
-        _print(render_tuning(tuning, rows))
-        request.finish(defense, evaluated=True)
-    return tuning.broken_promise
-
-
 def _fixed_settings(settings: Sequence[str]) -> tuple[dict[str, tuple[float, ...]], list[str]]:
     """Return the settings of the rule that --set fixes, and the settings that are about the detector."""
     fixed: dict[str, tuple[float, ...]] = {}
@@ -354,67 +284,19 @@ def _fixed_settings(settings: Sequence[str]) -> tuple[dict[str, tuple[float, ...
     return fixed, others
 
 
-def _sliced(run: Run, tuning: TuningResult, tags: ImageTags, requested: list[str]) -> list[SliceMetrics]:
-    """The best setting slice by slice, on the images that were not searched, where they have its metrics."""
-    from objectseeker.metrics.evaluation import evaluate_images
+def _sliced(run: Run, tuning: Tuning, threat: ThreatModel, tags: ImageTags, requested: list[str]) -> list[SliceMetrics]:
+    """Return the metrics of the best rule slice by slice, on the images that were not searched."""
+    from objectseeker.metrics import EvaluationSettings, evaluate_images
     from objectseeker.metrics.slices import measure_slices
 
-    point = tuning.best.held_out_split.outcome.point
-    if point is None:
-        return []
+    schedule = tuning.best.search_split.schedule
+    assert schedule is not None  # by labels
+    settings = EvaluationSettings(rule=tuning.best.rule, threshold_schedule=schedule, threat=threat)
     every = run.images()
-    chosen = tuning.held_out_images(len(every))
-    settings = replace(tuning.best.settings, rule=point.rule, clean_recall=None, fppi=None)
-    images = [every[n] for n in chosen.tolist()]
+    images = [every[n] for n in tuning.held_out.tolist()]
     with progress("measuring slices", len(images)) as bar:
         found = evaluate_images(images, run.label_map, settings, intervals=False, on_image=bar.advance)
-    return measure_slices(found.tally, tags.of(chosen), requested, settings.threat)
-
-
-def _tune_within_budget(
-    run: Run, search: SearchSpec, passes: list[int], masks: list[str], processes: int, out: Path | None, as_json: bool
-) -> None:
-    """The best recipe for every number of passes, and what was found as a table."""
-    from objectseeker.cli._tuning_tables import render_recipes, save_recipes
-    from objectseeker.core.recipes import parse_recipe
-    from objectseeker.metrics.ap_search import chosen_by
-    from objectseeker.metrics.recipe_search import search_recipes
-
-    with StageProgress() as stages:
-        found = search_recipes(
-            run,
-            search,
-            passes,
-            recipes=[parse_recipe(one) for one in masks],
-            processes=processes,
-            on_progress=stages.update,
-        )
-    defenses = {
-        one.budget: replace(
-            run.defense(*one.tuning.chosen), masks=one.candidate.recipe, tuned_on=chosen_by(run, found.search)
-        )
-        for one in found.chosen
-        if run.has_detector
-    }
-    files = {}
-    if out is not None:
-        save_recipes(out, found)
-        for budget, defense in defenses.items():
-            files[budget] = out / ("defense.json" if len(set(passes)) == 1 else f"defense-{budget}.json")
-            defense.save(files[budget])
-        _warn_without_plots()
-    if as_json:
-        described = {str(budget): defense.to_public_dict() for budget, defense in defenses.items()}
-        print_json(found.to_dict() | {"defenses": described})
-        return
-    _print(render_recipes(found))
-    for budget, file in files.items():
-        stdout_console.print(f"The defense for at most {budget} passes: {escape(str(file))}")
-    how = "save it with --out and observe" if defenses else "observe with it"
-    if files:
-        how = f"observe again with --defense {next(iter(files.values()))}"
-    observed = run.manifest.observation_settings.masks
-    stdout_console.print(f"Estimated from the run's views, whose masks are {observed}; to certify it, {escape(how)}")
+    return measure_slices(found.tally, tags.of(tuning.held_out), requested, settings.threat)
 
 
 class StageProgress:
@@ -434,16 +316,3 @@ class StageProgress:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-
-
-def _print(parts: list[Any]) -> None:
-    for part in parts:
-        stdout_console.print(escape(part) if isinstance(part, str) else part)
-
-
-def _warn_without_plots() -> None:
-    from objectseeker.report import plots
-
-    note = plots.unavailable_reason()
-    if note is not None:
-        warn(note)

@@ -7,13 +7,13 @@ percentages (0 to 100); scores, thresholds, areas and the requested clean recall
 from __future__ import annotations
 
 from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
-from objectseeker.metrics.ap_search import SearchSpace, SearchSpec, TuningResult, tune_images
+from objectseeker.metrics.ap_search import SearchSpec, tune_images
 from objectseeker.metrics.evaluation import DefendedOutcome, Evaluation, evaluate, evaluate_images
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.object_certificates import ObjectCertificate, certify_images
-from objectseeker.metrics.rule_search import RuleGrid
+from objectseeker.metrics.search import SearchSpace, TunedRule, Tuning
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
-from objectseeker.metrics.tuning import Tuning, tune
+from objectseeker.metrics.tuning import tune
 
 __all__ = [
     "BASE_THRESHOLDS",
@@ -23,12 +23,11 @@ __all__ = [
     "EvaluationSettings",
     "ImageSet",
     "ObjectCertificate",
-    "RuleGrid",
     "SearchSpace",
     "SearchSpec",
     "ThreatModel",
+    "TunedRule",
     "Tuning",
-    "TuningResult",
     "certify_images",
     "evaluate",
     "evaluate_images",

@@ -1,4 +1,4 @@
-"""Finding settings: the most certified recall for a given loss of clean AP.
+"""Search by labels: the most certified recall for a given loss of clean AP.
 
 The images are split in two. Settings are searched on one half, a coarse grid first and then ever smaller steps around
 the best, and what was found is measured on the other half, which the search has not seen. This is done for the paper's
@@ -9,38 +9,45 @@ settings share is computed once; one setting then costs a curve and its certific
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
-from typing import Any, Literal, get_args
+from itertools import product, repeat
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.recipes import Recipe
 from objectseeker.core.rules import PruningRule, Rule
 from objectseeker.core.threats import ALL_LOCATIONS, Patch, PatchLocation, ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.defense import Defense, encode_images
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.metrics.average_precision import Curve, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
 from objectseeker.metrics.evaluation import DefendedOutcome
-from objectseeker.metrics.image_set import ImageSet, split_images
+from objectseeker.metrics.image_set import ImageSet, process_pool, restrict_images, split_images
+from objectseeker.metrics.search import (
+    LABELED_SPACE,
+    LOCATIONS,
+    NO_GAIN,
+    RecipeTrial,
+    RuleKind,
+    SearchSpace,
+    TunedRule,
+    Tuner,
+    Tuning,
+)
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, describe_fppi, require_seed
-from objectseeker.runs.run import Run
-from objectseeker.text import percent, to_html
+from objectseeker.text import per_image, percent
 
-RuleKind = Literal["paper", "evidence"]
 RecallOf = Literal["defended", "undefended"]
 
 RULE_KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
 DEFAULT_CLEAN_RECALL = 0.8  # where no other clean recall is requested
 MAX_USUAL_FPPI = 10  # an image
-NO_GAIN = -1.0  # of settings that do not reach the operating point
 
 # The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its
-# evidence_alpha
-# and evidence_beta start as shares of its alpha and beta.
+# evidence_alpha and evidence_beta start as shares of its alpha and beta.
 GRID: dict[RuleKind, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "paper": ((0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9), (0.0, 0.1, 0.25, 0.4, 0.55, 0.7)),
     "evidence": ((0.2, 0.35, 0.5, 0.65, 0.8), (0.05, 0.25, 0.45, 0.65)),
@@ -57,6 +64,10 @@ SMALLEST_POWER = 0.25
 STARTS = 2  # how many of the best settings are moved
 MOST_ROUNDS = 3  # of moves of one step
 
+# The line of settings along which every recipe is tried.
+CAREFUL, BOLD, HALVINGS = 0.9, 0.1, 6
+BETA_SHARE, LOW_SHARE = 0.6, 0.5
+
 COARSE = 4  # while searching, a curve has every fourth base_threshold
 
 
@@ -72,43 +83,51 @@ class Trial:
     # is searched for: only what could be chosen is certified.
     mean_certified_recall: float | None
     undefended_clean_recall: float | None = None  # of the undefended detector at the same point
+    locations: tuple[PatchLocation, ...] = LOCATIONS  # of the mean
+    price_name: ClassVar[str] = "max_ap_loss"
 
     @property
     def kind(self) -> RuleKind:
         return rule_kind_of(self.settings)
 
     @property
+    def rule(self) -> PruningRule:
+        """Return the rule at the operating point."""
+        return self.settings.rule if self.outcome.point is None else self.outcome.point.rule
+
+    @property
+    def schedule(self) -> ThresholdSchedule:
+        return self.settings.threshold_schedule
+
+    @property
+    def cost(self) -> float:
+        return self.ap_loss
+
+    @property
     def gain(self) -> float:
         return NO_GAIN if self.mean_certified_recall is None else self.mean_certified_recall
 
-    def metrics(self) -> dict[str, Any]:
-        names = ("undefended_ap50", "undefended_clean_recall", "mean_certified_recall")
-        more = {name: getattr(self, name) for name in names} | {"ap50_loss": self.ap_loss}
-        return self.outcome.to_row() | more
+    def shares(self) -> dict[str, float | None]:
+        certified = self.outcome.certified_recall()
+        return {location: certified[location] for location in self.locations} | {"mean": self.mean_certified_recall}
 
-    def to_row(self) -> dict[str, Any]:
-        return self.settings.to_dict() | self.metrics()
+    def cells(self) -> dict[str, str]:
+        return {
+            "AP50 lost": percent(self.ap_loss),
+            "AP50": percent(self.outcome.ap50),
+            "AP50 undefended": percent(self.undefended_ap50),
+            "clean recall, %": percent(self.outcome.clean_recall),
+            "FPPI": per_image(self.outcome.fppi),
+            **{name: percent(share) for name, share in self.shares().items()},
+        }
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TunedRule:
-    """The best setting of one kind within an allowed loss, measured by the full protocol."""
-
-    max_ap_loss: float
-    settings: EvaluationSettings
-    search_split: Trial  # on the half that was searched
-    held_out_split: Trial  # on the other half
-
-    @property
-    def broken_promise(self) -> str | None:
-        """Return a sentence if the rule that was found misses what was requested on the held-out half."""
-        held_out, missed = self.held_out_split, []
-        if held_out.ap_loss > self.max_ap_loss:
-            missed.append(f"loses {held_out.ap_loss:.1f} points of AP50 instead of at most {self.max_ap_loss:g}")
-        most, fppi = self.settings.fppi, held_out.outcome.fppi
+    def missed(self, price: float) -> str | None:
+        missed, recall, reached = [], self.settings.clean_recall, self.outcome.clean_recall
+        if self.ap_loss > price:
+            missed.append(f"loses {self.ap_loss:.1f} points of AP50 instead of at most {price:g}")
+        most, fppi = self.settings.fppi, self.outcome.fppi
         if most is not None and fppi is not None and fppi > most:
             missed.append(f"gives {fppi:.2f} false positives per image instead of at most {most:g}")
-        recall, reached = self.settings.clean_recall, held_out.outcome.clean_recall
         if recall is not None and reached is not None and reached < 100 * recall:
             missed.append(f"reaches a clean recall of {reached:.1f} % instead of {100 * recall:g} %")
         return f"on the half that was not searched the rule {' and '.join(missed)}" if missed else None
@@ -116,8 +135,8 @@ class TunedRule:
     @property
     def fppi_warning(self) -> str | None:
         """Return a sentence on a clean recall that costs too many false positives."""
-        point = self.search_split.outcome.point
-        if point is None or point.fppi <= MAX_USUAL_FPPI:
+        point = self.outcome.point
+        if point is None or point.fppi <= MAX_USUAL_FPPI or self.settings.fppi is not None:
             return None
         return (
             f"{describe_point(self.settings)} needs a base threshold of {point.rule.base_threshold:g} with "
@@ -125,94 +144,9 @@ class TunedRule:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "max_ap_loss": self.max_ap_loss,
-            "settings": self.settings.to_dict(),
-            "search_split": self.search_split.metrics(),
-            "held_out_split": self.held_out_split.metrics(),
-            "broken_promise": self.broken_promise,
-        }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TuningResult:
-    """The best rule of each kind, its frontier by ascending loss, and every trial."""
-
-    search: SearchSpec
-    rules: dict[RuleKind, TunedRule]
-    frontier: dict[RuleKind, tuple[TunedRule, ...]]
-    trials: tuple[Trial, ...]
-    caveats: tuple[str, ...] = ()
-    defense: Defense | None = None  # with the best rule, where the run says how its detector is loaded
-
-    @property
-    def best(self) -> TunedRule:
-        return max(self.rules.values(), key=lambda tuned: tuned.search_split.gain)
-
-    def held_out_images(self, images: int) -> Ints:
-        """Return which of that many images were not searched."""
-        return split_images(images, 2, self.search.seed)[1 - self.search.half]
-
-    @property
-    def broken_promise(self) -> str | None:
-        return self.best.broken_promise
-
-    @property
-    def chosen(self) -> tuple[PruningRule, ThresholdSchedule]:
-        """Return the best rule at the operating point of the searched half, and its schedule."""
-        point, follow = self.best.search_split.outcome.point, self.best.settings.threshold_schedule
-        assert point is not None  # otherwise it would not be the best
-        return point.rule, follow
-
-    def _repr_html_(self) -> str:
-        names = ("ap50", "ap50_loss", "clean_recall", "fppi", "certified_far", "certified_close", "certified_over")
-        halves = {"search_split": self.best.search_split.metrics(), "held out": self.best.held_out_split.metrics()}
-        return to_html(
-            [{"": name} | {half: percent(values[name]) for half, values in halves.items()} for name in names]
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, ready for JSON."""
-        return {
-            "defense": None if self.defense is None else self.defense.to_public_dict(),
-            "best": self.best.to_dict(),
-            "rules": {kind: tuned.to_dict() for kind, tuned in self.rules.items()},
-            "frontier": {kind: [one.to_dict() for one in points] for kind, points in self.frontier.items()},
-            "trials": [trial.to_row() for trial in self.trials],
-            "caveats": list(self.caveats),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class SearchSpace:
-    """The values a search may choose from, nearbys scores and power. It starts from the first of each."""
-
-    filter_ioa: tuple[float, ...] = (0.6, 0.5, 0.7)
-    edge_factor: tuple[float, ...] = (0.85, 1.0, 0.7, 0.5)
-    cluster_distance: tuple[float, ...] = (0.1, 0.2, 0.3)
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            if not getattr(self, each.name):
-                raise ObjectSeekerError(f"{each.name} must have at least one value to choose from: got none")
-
-    def start(self, settings: EvaluationSettings) -> EvaluationSettings:
-        """`settings` with the first of every choice."""
-        return settings.with_rule(**{name: values[0] for name, values in self._of(settings.rule).items()})
-
-    def moves(self, settings: EvaluationSettings) -> Iterator[EvaluationSettings]:
-        """`settings` with one choice moved to the next value up or down."""
-        used = settings.rule.settings()
-        for name, choices in self._of(settings.rule).items():
-            values = sorted(choices)
-            place = values.index(used[name])
-            for next_place in (place - 1, place + 1):
-                if 0 <= next_place < len(values):
-                    yield settings.with_rule(**{name: values[next_place]})
-
-    def _of(self, rule: PruningRule) -> dict[str, tuple[float, ...]]:
-        """The choices of settings that the rule has."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name in rule.setting_names()}
+        names = ("undefended_ap50", "undefended_clean_recall", "mean_certified_recall")
+        more = {name: getattr(self, name) for name in names} | {"ap50_loss": self.ap_loss}
+        return self.settings.to_dict() | self.outcome.to_row() | more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +172,8 @@ class SearchSpec:
     losses: tuple[float, ...] = LOSSES
     rule: PruningRule = field(default_factory=Rule)
     rule_kinds: tuple[RuleKind, ...] = RULE_KINDS
-    locations: tuple[PatchLocation, ...] = ("far", "close", "over")
-    search_space: SearchSpace = field(default_factory=SearchSpace)
+    locations: tuple[PatchLocation, ...] = LOCATIONS
+    search_space: SearchSpace = LABELED_SPACE
     starts: tuple[EvaluationSettings, ...] = ()
     recall_of: RecallOf = "defended"
     seed: int = 0
@@ -291,55 +225,13 @@ class SearchSpec:
         return describe_point(self.settings())
 
 
-def tune_with_labels(
-    run: Run,
-    *,
-    max_ap_loss: float = 1.0,
-    clean_recall: float | None = None,
-    fppi: float | None = None,
-    threat: ThreatModel | None = None,
-    search_space: SearchSpace | None = None,
-    seed: int = 0,
-    on_trial: Callable[[Trial], None] | None = None,
-) -> TuningResult:
-    """Search the rule that certifies most within a clean AP loss, as `tune` does for a price by labels.
-
-    Raises:
-        ObjectSeekerError: No rule keeps within the limits, or only one with too many false positives.
-    """
-    stored = run.manifest.observation_settings
-    search = SearchSpec(
-        mask_floor=stored.mask_floor,
-        base_floor=stored.base_floor,
-        threat=ThreatModel() if threat is None else threat,
-        clean_recall=clean_recall,
-        fppi=fppi,
-        max_ap_loss=max_ap_loss,
-        search_space=SearchSpace() if search_space is None else search_space,
-        seed=seed,
-    )
-    result = tune_images(run.images(), run.label_map, search, on_trial=on_trial)
-    if not run.has_detector:
-        return result
-    if fppi is None and (reason := result.best.fppi_warning) is not None:
-        raise ObjectSeekerError(reason)
-    return replace(result, defense=replace(run.defense(*result.chosen), tuned_on=chosen_by(run, search)))
-
-
-def chosen_by(run: Run, search: SearchSpec) -> str:
-    """Encode which images of the run a search chooses a defense by."""
-    hashes = run.file_hashes()
-    chosen = split_images(len(hashes), 2, search.seed)[search.half]
-    return encode_images([hashes[number] for number in chosen.tolist()])
-
-
 def tune_images(
     images: Sequence[ObservedImage],
     label_map: LabelMap,
     search: SearchSpec,
     *,
     on_trial: Callable[[Trial], None] | None = None,
-) -> TuningResult:
+) -> Tuning:
     """Search the settings of the paper's rule and of the evidence rule.
 
     Args:
@@ -349,42 +241,142 @@ def tune_images(
         on_trial: Called after every setting.
 
     Returns:
-        Everything that was tried, and the best of each kind of rule.
+        Everything that was tried, and the best of each kind of rule, without masks and defenses.
 
     Example:
-        >>> tune_images(run.images(), run.label_map, SearchSpec()).chosen  # doctest: +SKIP
+        >>> tune_images(run.images(), run.label_map, SearchSpec()).best.rule  # doctest: +SKIP
     """
     image_set = ImageSet.from_images(images, label_map)
-    halves = [image_set.subset(index) for index in split_images(len(image_set.images), 2, search.seed)]
+    index = split_images(len(image_set.images), 2, search.seed)
+    halves = [image_set.subset(part) for part in index]
     search, caveats = relax_target(search, halves)
     both = [SettingsScorer(half, search) for half in halves]
     seen, held_out = both[search.half], both[1 - search.half]
     climb = HillClimb(seen, search, on_trial)
-    frontier: dict[RuleKind, tuple[TunedRule, ...]] = {}
+    frontier: list[TunedRule] = []
     for kind in search.rule_kinds:
         climb.run(kind)
         best = {loss: climb.pick(kind, loss) for loss in search.every_loss}
-        frontier[kind] = tuple(
-            TunedRule(loss, settings, found := seen.full(settings), held_out.of_rule(settings, found))
-            for loss, settings in best.items()
-            if settings is not None
-        )
-    tuned = {kind: one for kind, points in frontier.items() for one in points if one.max_ap_loss == search.max_ap_loss}
+        chosen = {loss: settings for loss, settings in best.items() if settings is not None}
+        for loss, settings in chosen.items():
+            found = seen.full(settings)
+            frontier.append(TunedRule(loss, found, held_out.of_rule(settings, found)))
+        if len(chosen) > 1 and len(set(chosen.values())) == 1:
+            caveats.append(f"{kind} rule: every allowed loss leads to the same setting, so AP is not the limit")
+    tuned = [point for point in frontier if point.price == search.max_ap_loss]
     if not tuned:
         raise ObjectSeekerError(climb.why_nothing())
-    return TuningResult(search, tuned, frontier, tuple(climb.trials.values()), caveats)
+    winner = max(tuned, key=lambda point: point.search_split.gain)
+    warning = cast(Trial, winner.search_split).fppi_warning
+    trials = tuple(climb.trials.values())
+    return Tuning(
+        best=winner,
+        frontier=tuple(frontier),
+        held_out=index[1 - search.half],
+        threshold_reason=search.point,
+        rules=len(trials),
+        certified_rules=sum(trial.mean_certified_recall is not None for trial in trials),
+        trials=trials,
+        caveats=(*caveats, *([warning] if warning else [])),
+    )
 
 
-def relax_target(search: SearchSpec, halves: Sequence[ImageSet]) -> tuple[SearchSpec, tuple[str, ...]]:
+def relax_target(search: SearchSpec, halves: Sequence[ImageSet]) -> tuple[SearchSpec, list[str]]:
     """Return the search at a clean recall that is reached, unless one was requested; and caveats."""
     if search.clean_recall is not None or search.fppi is not None:
-        return search, ()
+        return search, []
     highest = min(undefended_curve(half).max_clean_recall for half in halves)
     if highest >= 100 * DEFAULT_CLEAN_RECALL:
-        return search, ()
+        return search, []
     instead = int(highest) / 100  # a whole percentage, to be requested again
     caveat = f"clean recall {DEFAULT_CLEAN_RECALL:.0%} is not reached: searched at the highest that is, {instead:.0%}"
-    return replace(search, clean_recall=instead), (caveat,)
+    return replace(search, clean_recall=instead), [caveat]
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTuner(Tuner):
+    """The search by labels among the recipes of a run, in one process or several."""
+
+    images: Sequence[ObservedImage]
+    label_map: LabelMap
+    spec: SearchSpec
+    masks: Recipe  # of the run
+    processes: int = 1
+    on_trial: Callable[[Trial], None] | None = None  # in this process only
+    close: ClassVar[float] = 2.0  # a full search adds one or two
+
+    def try_out(self, trial: RecipeTrial) -> RecipeTrial:
+        """Try a line of settings: the boldest within the loss, if bolder ones lose more.
+
+        The line is the same for all recipes. Alpha goes from careful to bold in HALVINGS steps, each of which halves what is left.
+        """
+        image_set, spec = ImageSet.from_images(self._restricted_to(trial.recipe), self.label_map), self._relaxed
+        scorer = SettingsScorer(image_set.subset(self._halves[spec.half]), spec)
+        careful, bold = CAREFUL, max(BOLD, spec.mask_floor)
+        for _ in range(HALVINGS):
+            middle = (careful + bold) / 2
+            if scorer.loss(settings_at_alpha(spec, middle)) <= spec.max_ap_loss:
+                careful = middle
+            else:
+                bold = middle
+        best = scorer.coarse(settings_at_alpha(spec, careful))
+        gain = best.gain if best.cost <= spec.max_ap_loss else NO_GAIN
+        return replace(trial, gain=gain, cost=best.cost, settings=best.settings)
+
+    def search(self, trial: RecipeTrial) -> Tuning:
+        """Search all settings under one recipe, beginning with those of the line where it was tried."""
+        recipe, is_finalist = trial.recipe, trial.settings is not None
+        spec = self.spec if trial.settings is None else replace(self.spec, starts=(trial.settings,))
+        images = self._restricted_to(recipe)
+        found = tune_images(images, self.label_map, spec, on_trial=self.on_trial)
+        sizes = {(image.observation.width, image.observation.height) for image in images}
+        passes = max(recipe.forward_passes(*size) for size in sizes)
+        best, *frontier = (replace(one, masks=recipe, forward_passes=passes) for one in (found.best, *found.frontier))
+        trials = () if is_finalist else found.trials  # large, and one recipe's among many
+        return replace(found, best=best, frontier=tuple(frontier), trials=trials)
+
+    def _restricted_to(self, recipe: Recipe) -> list[ObservedImage]:
+        return list(self.images) if recipe == self.masks else restrict_images(self.images, recipe)
+
+    @cached_property
+    def _halves(self) -> list[Ints]:
+        return split_images(len(self.images), 2, self.spec.seed)
+
+    @cached_property
+    def _relaxed(self) -> SearchSpec:
+        image_set = ImageSet.from_images(self.images, self.label_map)
+        return relax_target(self.spec, [image_set.subset(half) for half in self._halves])[0]
+
+    def each(self, work: Callable[[Any, A], B], items: Sequence[A]) -> Iterator[B]:
+        if self.processes == 1:
+            yield from super().each(work, items)
+            return
+        with process_pool(self.processes, _begin, (replace(self, processes=1, on_trial=None),)) as pool:
+            yield from pool.map(_work, repeat(work), items)
+
+
+_tuner: LabelTuner  # of a process of a pool
+
+
+def _begin(tuner: LabelTuner) -> None:
+    global _tuner
+    _tuner = replace(tuner, images=list(tuner.images))
+
+
+def _work(work: Callable[[Any, A], B], item: A) -> B:
+    return work(_tuner, item)
+
+
+def settings_at_alpha(search: SearchSpec, alpha: float) -> EvaluationSettings:
+    """Return the settings of the line at this alpha: beta and the low scores are shares of it."""
+    kind: RuleKind = "evidence" if "evidence" in search.rule_kinds else "paper"
+    start, beta = search.choices_of(kind).start(search.settings()), BETA_SHARE * alpha
+    low = (LOW_SHARE * alpha, LOW_SHARE * beta) if kind == "evidence" else None
+    return with_scores(start, search.mask_floor, alpha, beta, low, POWERS[0])
 
 
 class CachedImageSet(DefendedImageSet):
@@ -484,10 +476,11 @@ class SettingsScorer:
 
     def _trial(self, settings: EvaluationSettings, curve: Curve, point: OperatingPoint | None) -> Trial:
         outcome = DefendedOutcome(settings, curve, point)
-        certified = [outcome.certified_recall()[where] for where in self._search.locations]
+        locations = self._search.locations
+        certified = [outcome.certified_recall()[where] for where in locations]
         known = [share for share in certified if share is not None]
         mean = sum(known) / len(known) if known else None
-        return Trial(settings, outcome, self._undefended_by(curve), self._loss(curve), mean)
+        return Trial(settings, outcome, self._undefended_by(curve), self._loss(curve), mean, locations=locations)
 
     def _loss(self, curve: Curve) -> float:
         return self._undefended_by(curve) - curve.mean_ap50

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -281,7 +281,7 @@ class CrossTuned:
         return [
             {
                 "settings": evaluation.settings.to_dict(),
-                "searched": trial.metrics(),
+                "searched": trial.to_dict(),
                 "held_out": evaluation.to_dict(),
             }
             for trial, evaluation in zip(self.searched, self.evaluations, strict=True)
@@ -310,13 +310,14 @@ def cross_tune(
     for half in (0, 1):
         tuning = tune_images(images, label_map, replace(search, half=half), on_trial=on_trial)
         held_out = [images[n] for n in halves[1 - half]]
+        trial = cast(Trial, tuning.best.search_split)
         evaluation = evaluate_images(
-            held_out, label_map, tuning.best.settings, fabrication=fabrication, intervals=False, on_image=on_image
+            held_out, label_map, trial.settings, fabrication=fabrication, intervals=False, on_image=on_image
         )
         if evaluation.defended.point is None:
             raise ObjectSeekerError(evaluation.defended.caveat() or "the held-out half has no such operating point")
         evaluations.append(evaluation)
-        searched.append(tuning.best.search_split)
+        searched.append(trial)
     first, second = evaluations
     order = np.argsort(np.concatenate([halves[1], halves[0]]))
     tally = Tally.concatenate([first.tally, second.tally]).of_images(order)

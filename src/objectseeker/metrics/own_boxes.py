@@ -29,45 +29,21 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.positions import PositionClasses
 from objectseeker.core.pruning import cut_by_mask
 from objectseeker.core.rules import Rule
-from objectseeker.core.threats import PatchLocation, PatchPositions, ThreatModel, patch_sizes
+from objectseeker.core.threats import PatchPositions, ThreatModel, patch_sizes
 from objectseeker.metrics.certified import ProofTable, build_proof_table, target_proof
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.replay import label_groups, neighbors_as_bits
+from objectseeker.metrics.search import LOCATIONS
 
-LOCATIONS: tuple[PatchLocation, ...] = ("far", "close", "over")  # of the verdicts that are averaged
 LOOSEST_FILTER = 0.8  # boxes that this filter drops are needed only for rules with a looser one
 
 
-@dataclass(frozen=True, slots=True)
-class RuleShape:
-    """All settings of a rule but its base threshold and mask threshold."""
+Clustering = tuple[float, float, float]
 
-    filter_ioa: float
-    edge_factor: float
-    cluster_distance: float
-    evidence_threshold: float | None = None
-    evidence_power: float = 1.0
 
-    @classmethod
-    def from_rule(cls, rule: Rule) -> RuleShape:
-        return cls(
-            rule.filter_ioa, rule.edge_factor, rule.cluster_distance, rule.evidence_threshold, rule.evidence_power
-        )
-
-    def rule(self, base_threshold: float, mask_threshold: float) -> Rule:
-        return Rule(
-            base_threshold=base_threshold,
-            mask_threshold=mask_threshold,
-            filter_ioa=self.filter_ioa,
-            edge_factor=self.edge_factor,
-            cluster_distance=self.cluster_distance,
-            evidence_threshold=self.evidence_threshold,
-            evidence_power=self.evidence_power,
-        )
-
-    @property
-    def clustering(self) -> tuple[float, float, float]:
-        return self.filter_ioa, self.edge_factor, self.cluster_distance
+def clustering_of(rule: Rule) -> Clustering:
+    """Return what decides which masked boxes are left and how they join, at any threshold."""
+    return rule.filter_ioa, rule.edge_factor, rule.cluster_distance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,20 +115,19 @@ class OwnBoxes:
         self._views = max(len(image.observation.masks) for image in own)
         self._cut = [_cut_boxes(image) for image in own]
         self._candidates: _Candidates | None = None
-        self._trees: dict[tuple[float, float, float], _Tree] = {}
+        self._trees: dict[Clustering, _Tree] = {}
         self._proofs: dict[float, ProofTable] = {}
         self._best: dict[tuple[float, float], tuple[ProofTable, Floats, Floats]] = {}
 
-    @property
     def objects(self) -> Ints:
-        """The number of own boxes of every image."""
+        """Return the number of own boxes of every image."""
         return np.bincount(self.image, minlength=self.count)
 
-    @property
     def sizes(self) -> set[tuple[int, int]]:
+        """Return the sizes of the images."""
         return {(image.observation.width, image.observation.height) for image in self.image_set.images}
 
-    def price_curves(self, shapes: Sequence[RuleShape], mask_thresholds: Floats) -> npt.NDArray[np.int32]:
+    def price_curves(self, shapes: Sequence[Rule], mask_thresholds: Floats) -> npt.NDArray[np.int32]:
         """Return `spurious` of every shape: (shapes, mask thresholds, images)."""
         return np.stack([self.spurious(shape, mask_thresholds).astype(np.int32) for shape in shapes])
 
@@ -177,13 +152,13 @@ class OwnBoxes:
 
     def per_image(self, rule: Rule) -> tuple[Ints, Ints]:
         """Return the boxes that masks add (images,) and the own boxes certified (LOCATIONS, images)."""
-        spurious = self.spurious(RuleShape.from_rule(rule), np.array([rule.mask_threshold]))[0]
+        spurious = self.spurious(rule, np.array([rule.mask_threshold]))[0]
         certified = [np.bincount(self.image[holds], minlength=self.count) for holds in self.certified(rule)]
         return spurious, np.stack(certified)
 
     # --- the price ----------------------------------------------------------------------------------------------------
 
-    def spurious(self, shape: RuleShape, mask_thresholds: Floats) -> Ints:
+    def spurious(self, shape: Rule, mask_thresholds: Floats) -> Ints:
         """Return how many boxes masks add to every image: (mask thresholds, images); thresholds ascend.
 
         Mask thresholds that do not exceed the evidence threshold have a step: one view is sufficient, or none counts.
@@ -196,8 +171,8 @@ class OwnBoxes:
         counts[steps] = tree.components_from(mask_thresholds[steps], self.count)
         return counts
 
-    def _tree(self, shape: RuleShape) -> _Tree:
-        key = shape.clustering
+    def _tree(self, shape: Rule) -> _Tree:
+        key = clustering_of(shape)
         if self._candidates is None or shape.filter_ioa > self._candidates.loosest_filter:
             loosest = max(shape.filter_ioa, LOOSEST_FILTER)
             self._candidates = _Candidates.of(self.image_set.images, self._cut, self.floor, loosest)
@@ -294,7 +269,7 @@ class OwnBoxes:
         return np.asarray(proofs.share > threshold + MARGIN)
 
     def _rows(self) -> list[slice]:
-        ends = np.cumsum(self.objects).tolist()
+        ends = np.cumsum(self.objects()).tolist()
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 

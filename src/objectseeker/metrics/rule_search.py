@@ -1,20 +1,21 @@
-"""Choose the rule that certifies most of a detector's own boxes for a few spurious boxes.
+"""Search on unlabeled images: the rule that certifies most own boxes for a few spurious boxes.
 
-The images are split in two. On the first part every rule of a grid competes: it may be chosen for a price if the upper
-end of the confidence interval of its spurious boxes per image does not exceed the price, and among these the one wins
-whose mean certified share of own boxes (far, close, over) is highest. The rules that won are measured, unchanged, on
-the other part. Nothing is skipped that could win: rules are certified in the order of an upper bound of their gain,
-until the best one reaches every bound that remains.
+The images are split in two. On the first part every rule of a search space competes: it may be chosen for a price if
+the upper end of the confidence interval of its spurious boxes per image does not exceed the price, and among these the
+one wins whose mean certified share of own boxes (far, close, over) is highest. The rules that won are measured,
+unchanged, on the other part. Nothing is skipped that could win: rules are certified in the order of an upper bound of
+their gain, until the best one reaches every bound that remains.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from itertools import product
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -22,40 +23,35 @@ from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe
 from objectseeker.core.rules import Rule
-from objectseeker.core.threats import PatchLocation, ThreatModel
+from objectseeker.core.threats import Patch, PatchLocation, ThreatModel
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.defense import DEFAULT_RULE, DEFAULT_SCHEDULE, Defense
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval, bootstrap_interval
 from objectseeker.metrics.image_set import process_pool, restrict_images
 from objectseeker.metrics.metric import CONFIDENCE, SAMPLES
-from objectseeker.metrics.own_boxes import LOCATIONS, OwnBoxes, RuleShape
+from objectseeker.metrics.output_boxes import SUPPORT_THRESHOLDS, tune_support
+from objectseeker.metrics.own_boxes import OwnBoxes, clustering_of
+from objectseeker.metrics.search import (
+    LOCATIONS,
+    NO_GAIN,
+    OnProgress,
+    RecipeTrial,
+    SearchSpace,
+    TunedRule,
+    Tuner,
+    Tuning,
+    format_interval,
+    plain_interval,
+)
+from objectseeker.runs.run import Run
 
 STEP = 0.01  # of mask thresholds
 AT_ONCE = 12  # rules whose bounds are refined together
 NORMAL_REACH = 1.96  # standard errors
-
-
-@dataclass(frozen=True, slots=True)
-class RuleGrid:
-    """The settings that compete, besides the mask threshold, whose steps are STEP."""
-
-    filter_ioa: tuple[float, ...] = (0.6, 0.7, 0.75, 0.8)
-    edge_factor: tuple[float, ...] = (1.0, 0.85, 0.7)
-    cluster_distance: tuple[float, ...] = (0.1, 0.3)
-    evidence_threshold: tuple[float | None, ...] = (None, 0.15, 0.2, 0.3, 0.4)
-    evidence_power: tuple[float, ...] = (1.0, 2.0)
-
-    def shapes(self, floor: float) -> list[RuleShape]:
-        """Return all rules up to their mask threshold that use no masked box below `floor`."""
-        evidence: list[tuple[float | None, float]] = [
-            (low, power)
-            for low in self.evidence_threshold
-            for power in (self.evidence_power if low is not None else (1.0,))
-            if low is None or low >= floor
-        ]
-        return [
-            RuleShape(*clustering, *each)
-            for clustering in product(self.filter_ioa, self.edge_factor, self.cluster_distance)
-            for each in evidence
-        ]
+FRONTIER = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)  # prices in addition to the requested one
+MAX_OWN_BOXES = 100  # per image: more are not an operating point
+QUICK_SPACE = SearchSpace((0.75,), (0.85,), (0.3,), (None,))  # recipes compete with these rules first
 
 
 def mask_thresholds(base_threshold: float, floor: float) -> Floats:
@@ -73,30 +69,18 @@ class Bench:
     def __init__(self, parts: Sequence[Callable[[str, tuple[Any, ...]], Callable[[], Any]]]) -> None:
         self._parts = parts
 
-    def _each(self, method: str, *arguments: Any) -> list[Any]:
+    def each(self, method: str, *arguments: Any) -> list[Any]:
+        """Return what a method of `OwnBoxes` returns of every part of the images."""
         started = [part(method, arguments) for part in self._parts]
         return [finish() for finish in started]
 
     def objects(self) -> Ints:
         """Return the number of own boxes per image."""
-        return np.concatenate(self._each("objects"))
+        return np.concatenate(self.each("objects"))
 
-    def sizes(self) -> set[tuple[int, int]]:
-        """Return the sizes of the images."""
-        return set().union(*self._each("sizes"))
-
-    def price_curves(self, shapes: Sequence[RuleShape], thresholds: Floats) -> Ints:
-        return np.concatenate(self._each("price_curves", shapes, thresholds), axis=2)
-
-    def single_view_counts(self, settings: Sequence[tuple[float, float]], thresholds: Floats) -> Ints:
-        return np.asarray(sum(self._each("single_view_counts", settings, thresholds)))
-
-    def counts(self, method: str, rules: Sequence[Rule]) -> Ints:
-        return np.asarray(sum(self._each(method, rules)))
-
-    def per_image(self, rule: Rule) -> tuple[Ints, Ints]:
-        spurious, certified = zip(*self._each("per_image", rule), strict=True)
-        return np.concatenate(spurious), np.concatenate(certified, axis=1)
+    def counts(self, method: str, *arguments: Any) -> Ints:
+        """Return counts of own boxes, of all images together."""
+        return np.asarray(sum(self.each(method, *arguments)))
 
 
 @contextmanager
@@ -114,18 +98,18 @@ def open_bench(
     shared = (threshold, floor, threat, recipe)
     if processes == 1 or len(index) < 2 * processes:
         own = _own_boxes(images, index, *shared)
-        yield Bench([lambda method, arguments: lambda: _call(own, method, arguments)])
+        yield Bench([lambda method, arguments: partial(getattr(own, method), *arguments)])
         return
     with ExitStack() as stack:
         pools = [
             stack.enter_context(process_pool(1, _begin, (images, part, *shared)))
             for part in np.array_split(index, processes)
         ]
-        yield Bench([_remote(pool) for pool in pools])
+        yield Bench([partial(_submit, pool) for pool in pools])
 
 
-def _remote(pool: ProcessPoolExecutor) -> Callable[[str, tuple[Any, ...]], Callable[[], Any]]:
-    return lambda method, arguments: pool.submit(_call_here, method, arguments).result
+def _submit(pool: ProcessPoolExecutor, method: str, arguments: tuple[Any, ...]) -> Callable[[], Any]:
+    return pool.submit(_call, method, arguments).result
 
 
 def _own_boxes(
@@ -136,8 +120,13 @@ def _own_boxes(
     threat: ThreatModel,
     recipe: Recipe | None,
 ) -> OwnBoxes:
+    return OwnBoxes(_some(images, index, recipe), threshold, floor, threat)
+
+
+def _some(images: Sequence[ObservedImage], index: Ints, recipe: Recipe | None) -> list[ObservedImage]:
+    """Return images number `index`, under the masks of `recipe` alone if there is one."""
     chosen = [images[number] for number in index.tolist()]
-    return OwnBoxes(chosen if recipe is None else restrict_images(chosen, recipe), threshold, floor, threat)
+    return chosen if recipe is None else restrict_images(chosen, recipe)
 
 
 _own: OwnBoxes  # of a process of a pool
@@ -148,13 +137,8 @@ def _begin(*arguments: Any) -> None:
     _own = _own_boxes(*arguments)
 
 
-def _call_here(method: str, arguments: tuple[Any, ...]) -> Any:
-    return _call(_own, method, arguments)
-
-
-def _call(own: OwnBoxes, method: str, arguments: tuple[Any, ...]) -> Any:
-    value = getattr(own, method)
-    return value(*arguments) if callable(value) else value
+def _call(method: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(_own, method)(*arguments)
 
 
 # --- measuring one rule -----------------------------------------------------------------------------------------------
@@ -164,11 +148,43 @@ def _call(own: OwnBoxes, method: str, arguments: tuple[Any, ...]) -> Any:
 class OwnBoxMetrics:
     """Price and gain of a rule on some images, with 95 % confidence intervals; shares in percent."""
 
+    rule: Rule
     images: int
     own_boxes: int
     spurious: ConfidenceInterval  # boxes that masks add, per image
     certified: dict[PatchLocation, ConfidenceInterval]  # share of the own boxes
     mean_certified: ConfidenceInterval
+    schedule: ThresholdSchedule | None = None
+    price_name: ClassVar[str] = "spurious"
+
+    @property
+    def cost(self) -> float:
+        return self.spurious.value
+
+    @property
+    def gain(self) -> float:
+        return self.mean_certified.value
+
+    @property
+    def _every(self) -> dict[str, ConfidenceInterval]:
+        return {str(location): share for location, share in self.certified.items()} | {"mean": self.mean_certified}
+
+    def shares(self) -> dict[str, float | None]:
+        return {name: share.value if share.known else None for name, share in self._every.items()}
+
+    def cells(self) -> dict[str, str]:
+        shares = {name: format_interval(share, 1) for name, share in self._every.items()}
+        return {"spurious boxes per image": format_interval(self.spurious, 2)} | shares
+
+    def missed(self, price: float) -> str | None:
+        spurious = self.spurious
+        if spurious.value <= price:
+            return None
+        return (
+            f"on {self.images} held-out images the rule adds {spurious.value:.2f} spurious boxes per image "
+            f"(95 % interval {spurious.low:.2f} to {spurious.high:.2f}), more than the {price:g} requested: tune "
+            "on more images, or accept more with --spurious"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -180,51 +196,41 @@ class OwnBoxMetrics:
         }
 
 
-def plain_interval(interval: ConfidenceInterval) -> dict[str, float | None]:
-    """Return a metric and the ends of its interval as JSON; None if unknown."""
-    return {name: getattr(interval, name) if interval.known else None for name in ("value", "low", "high")}
-
-
 def measure_rule(bench: Bench, rule: Rule, objects: Ints) -> OwnBoxMetrics:
     """Measure one rule on the images of a bench, with `objects` own boxes each."""
-    spurious, certified = bench.per_image(rule)
+    spurious, certified = zip(*bench.each("per_image", rule), strict=True)
+    counts = np.concatenate(certified, axis=1)
     return OwnBoxMetrics(
+        rule=rule,
         images=len(objects),
         own_boxes=int(objects.sum()),
-        spurious=spurious_interval(spurious),
+        spurious=spurious_interval(np.concatenate(spurious)),
         certified={
-            location: share_interval(counts, objects) for location, counts in zip(LOCATIONS, certified, strict=True)
+            location: share_interval(per_image, objects) for location, per_image in zip(LOCATIONS, counts, strict=True)
         },
-        mean_certified=share_interval(certified.mean(axis=0), objects),
+        mean_certified=share_interval(counts.mean(axis=0), objects),
     )
 
 
 def spurious_interval(counts: Ints) -> ConfidenceInterval:
     """Return the interval of the mean of counts per image."""
-    images = len(counts)
-    return bootstrap_interval(
-        lambda weights: np.asarray(weights @ counts / weights.sum(axis=1)),
-        images,
-        confidence=CONFIDENCE,
-        samples=SAMPLES,
-        seed=0,
-        bounds=(0.0, max(float(counts.max(initial=0)), 1.0)),
-    )
+    return _ratio_interval(counts, np.ones(len(counts)), 1.0, max(float(counts.max(initial=0)), 1.0))
 
 
 def share_interval(certified: Ints | Floats, objects: Ints) -> ConfidenceInterval:
     """Return the interval of the percentage of objects that is certified, from counts per image."""
     there = objects > 0  # images without own boxes say nothing about shares
+    return _ratio_interval(certified[there], objects[there], 100.0, 100.0)
 
+
+def _ratio_interval(part: Ints | Floats, whole: Ints | Floats, scale: float, most: float) -> ConfidenceInterval:
     def values(weights: Floats) -> Floats:
-        of = weights @ objects[there]
-        share = np.full(len(of), np.nan)
-        np.divide(100 * (weights @ certified[there]), of, out=share, where=of > 0)
-        return share
+        of = weights @ whole
+        ratio = np.full(len(of), np.nan)
+        np.divide(scale * (weights @ part), of, out=ratio, where=of > 0)
+        return ratio
 
-    return bootstrap_interval(
-        values, int(there.sum()), confidence=CONFIDENCE, samples=SAMPLES, seed=0, bounds=(0.0, 100.0)
-    )
+    return bootstrap_interval(values, len(whole), confidence=CONFIDENCE, samples=SAMPLES, seed=0, bounds=(0.0, most))
 
 
 # --- the search -------------------------------------------------------------------------------------------------------
@@ -252,17 +258,16 @@ class RuleSearch:
     bench: Bench
     base_threshold: float
     floor: float
-    grid: RuleGrid = field(default_factory=RuleGrid)
+    space: SearchSpace = field(default_factory=SearchSpace)
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
     def __post_init__(self) -> None:
         self.objects = self.bench.objects()
         self.thresholds = mask_thresholds(self.base_threshold, self.floor)
-        self.shapes = self.grid.shapes(self.floor)
+        self.shapes = self.space.rules(self.base_threshold, self.floor)  # up to their mask thresholds
         self.trials = 0  # rules whose gain was found exactly
         self.gains: dict[Rule, float] = {}  # of the rules that won, in percent
-        self._exact: dict[tuple[int, int], float] = {}
-        self._bounds: dict[tuple[int, int], float] = {}
+        self._known: dict[tuple[int, int, int], float] = {}  # gains of entries, by level
         self._upper: dict[tuple[int, int], float] = {}
         self._curves = self._price_curves()
         images = len(self.objects)
@@ -272,25 +277,22 @@ class RuleSearch:
         pairs = sorted({(shape.filter_ioa, shape.edge_factor) for shape in self.shapes})
         lows = [shape.evidence_threshold for shape in self.shapes if shape.evidence_threshold is not None]
         self._levels = np.unique([*self.thresholds.tolist(), *lows])
-        singles = self.bench.single_view_counts(pairs, self._levels)
+        singles = self.bench.counts("single_view_counts", pairs, self._levels)
         self._singles = {pair: self._gain(counts) for pair, counts in zip(pairs, singles, strict=True)}
 
     def _price_curves(self) -> Ints:
-        parts = []
-        total = len(self.shapes)
-        by_clustering: dict[tuple[float, float, float], list[RuleShape]] = {}
+        parts: list[Ints] = []
+        by_clustering: dict[object, list[Rule]] = {}
         for shape in self.shapes:
-            by_clustering.setdefault(shape.clustering, []).append(shape)
-        done = 0
-        for shapes in by_clustering.values():
-            parts.append(self.bench.price_curves(shapes, self.thresholds))
-            done += len(shapes)
-            self.on_progress(done, total)
+            by_clustering.setdefault(clustering_of(shape), []).append(shape)
+        for done, shapes in enumerate(by_clustering.values(), 1):
+            parts.append(np.concatenate(self.bench.each("price_curves", shapes, self.thresholds), axis=2))
+            self.on_progress(done, len(by_clustering))
         return np.concatenate(parts)
 
     def best(self, price: float) -> Rule | None:
         """Return the rule that certifies most for at most this price; None if none keeps it."""
-        entries = [entry for number in range(len(self.shapes)) if (entry := self._entry(number, price)) is not None]
+        entries = self._entries(price)
         while entries:
             entries.sort(key=lambda entry: (-entry.gain, -entry.level, entry.shape, entry.step))
             if entries[0].level == 2:
@@ -299,70 +301,61 @@ class RuleSearch:
                 return rule
             best = entries[0]  # exact values are dear: only of the one that would win
             some = [best] if best.level == 1 else [entry for entry in entries[:AT_ONCE] if entry.level == 0]
-            dropped = self._refine(some, price)
-            entries = [entry for entry in entries if entry not in dropped]
+            entries = [entry for entry in entries if entry not in some] + self._refine(some, price)
         return None
 
     def rivals(self, price: float, count: int) -> list[Rule]:
         """Return the rules with the highest bounds of their gain among those that keep a price."""
-        entries = [entry for number in range(len(self.shapes)) if (entry := self._entry(number, price)) is not None]
-        kept = [entry for entry in entries if self._keeps(entry, price)]
-        self._refine(kept, price)
+        entries = self._entries(price)
+        kept = self._refine(entries, price)
         kept.sort(key=lambda entry: -entry.gain)
         return [self.rule(entry.shape, entry.step) for entry in kept[:count]]
 
     def rule(self, shape: int, step: int) -> Rule:
-        return self.shapes[shape].rule(self.base_threshold, float(self.thresholds[step]))
+        return self.shapes[shape].with_settings(mask_threshold=float(self.thresholds[step]))
 
     def least_price(self) -> float:
         """Return the lowest price that any rule keeps on these images: the upper end of its interval."""
         last = self._curves[:, -1]
         return spurious_interval(last[int(last.sum(axis=1).argmin())]).high
 
-    def _entry(self, shape: int, price: float) -> _Entry | None:
-        """Return the shape's rule with the lowest mask threshold that may keep the price."""
-        steps = np.flatnonzero(self._least_upper[shape] <= price)
-        low = self.shapes[shape].evidence_threshold
-        if low is not None:
-            steps = steps[self.thresholds[steps] > low]
-        return self._at(shape, int(steps[0])) if len(steps) else None
+    def _entries(self, price: float) -> list[_Entry]:
+        """Return each shape's rule with the lowest mask threshold that may keep the price."""
+        entries = []
+        for number, shape in enumerate(self.shapes):
+            steps = np.flatnonzero(self._least_upper[number] <= price)
+            if shape.evidence_threshold is not None:
+                steps = steps[self.thresholds[steps] > shape.evidence_threshold]
+            if len(steps):
+                entries.append(self._at(number, int(steps[0])))
+        return entries
 
     def _at(self, number: int, step: int) -> _Entry:
         shape = self.shapes[number]
+        lowest = self.thresholds[step] if shape.evidence_threshold is None else shape.evidence_threshold
         singles = self._singles[shape.filter_ioa, shape.edge_factor]
-        if shape.evidence_threshold is None:
-            gain = singles[int(np.searchsorted(self._levels, self.thresholds[step]))]
-            return _Entry(number, step, float(gain), 0)
-        gain = singles[int(np.searchsorted(self._levels, shape.evidence_threshold))]
-        return _Entry(number, step, float(gain), 0)
+        return _Entry(number, step, float(singles[int(np.searchsorted(self._levels, lowest))]), 0)
 
     def _refine(self, entries: Sequence[_Entry], price: float) -> list[_Entry]:
-        """Bring every entry one level further; return those that keep the price nowhere."""
-        dropped, kept = [], []
-        for entry in entries:
-            if entry.level == 0 and not self._keeps(entry, price):
-                dropped.append(entry)
+        """Bring every entry, all of one level, one level further; drop those that keep the price nowhere."""
+        kept = [entry for entry in entries if entry.level or self._keeps(entry, price)]
+        together = []
+        for entry in kept:
+            entry.level += 1
+            if self.shapes[entry.shape].evidence_threshold is None:
+                entry.level = 2  # single views are all there is
             else:
-                kept.append(entry)
-        for entry in [entry for entry in kept if self.shapes[entry.shape].evidence_threshold is None]:
-            entry.level = 2
-        for level, method, known in ((0, "bound_counts", self._bounds), (1, "certified_counts", self._exact)):
-            some = [
-                entry
-                for entry in kept
-                if entry.level == level and self.shapes[entry.shape].evidence_threshold is not None
-            ]
-            new = [entry for entry in some if (entry.shape, entry.step) not in known]
-            if new:
-                counts = self.bench.counts(method, [self.rule(entry.shape, entry.step) for entry in new])
-                self.trials += len(new) * level
-                for entry, gain in zip(new, self._gain(counts), strict=True):
-                    known[entry.shape, entry.step] = float(gain)
-            for entry in some:
-                entry.gain, entry.level = known[entry.shape, entry.step], level + 1
-            if some:
-                break
-        return dropped
+                together.append(entry)
+        new = [entry for entry in together if (entry.level, entry.shape, entry.step) not in self._known]
+        if new:
+            method = "bound_counts" if new[0].level == 1 else "certified_counts"
+            counts = self.bench.counts(method, [self.rule(entry.shape, entry.step) for entry in new])
+            self.trials += len(new) * (new[0].level - 1)
+            for entry, gain in zip(new, self._gain(counts), strict=True):
+                self._known[entry.level, entry.shape, entry.step] = float(gain)
+        for entry in together:
+            entry.gain = self._known[entry.level, entry.shape, entry.step]
+        return kept
 
     def _keeps(self, entry: _Entry, price: float) -> bool:
         """Move the entry up to the first mask threshold that keeps the price; False without one."""
@@ -383,3 +376,144 @@ class RuleSearch:
     def _gain(self, counts: Ints) -> Floats:
         """Return the mean certified share in percent: counts (..., LOCATIONS)."""
         return np.asarray(100 * counts.sum(axis=-1) / (len(LOCATIONS) * max(int(self.objects.sum()), 1)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnBoxTuner(Tuner):
+    """The search on unlabeled images among the recipes of a run; processes share the images of each."""
+
+    run: Run
+    images: Sequence[ObservedImage]
+    searched: Ints
+    held_out: Ints
+    threshold: float
+    threshold_reason: str
+    price: float
+    threat: ThreatModel
+    space: SearchSpace
+    processes: int
+    on_progress: OnProgress
+    close: ClassVar[float] = math.inf
+
+    def try_out(self, trial: RecipeTrial) -> RecipeTrial:
+        """Try a recipe with the rules of QUICK_SPACE."""
+        with self._open(self.searched, trial.recipe) as bench:
+            search = RuleSearch(bench, self.threshold, self._floor, QUICK_SPACE)
+            rule = search.best(self.price)
+            return replace(trial, gain=NO_GAIN if rule is None else search.gains[rule])
+
+    def search(self, trial: RecipeTrial) -> Tuning:
+        """Search all rules under one recipe for several prices, and measure the best on the held-out images.
+
+        Raises:
+            ObjectSeekerError: No rule keeps within the price, or there is too little to search.
+        """
+        recipe = trial.recipe
+        prices = sorted({self.price, *FRONTIER})
+        with self._open(self.searched, recipe) as bench:
+            told = partial(self.on_progress, "rules")
+            search = RuleSearch(bench, self.threshold, self._floor, self.space, told)
+            self._require_own_boxes(search.objects)
+            rules = {price: rule for price in prices if (rule := search.best(price)) is not None}
+            if self.price not in rules:
+                least = search.least_price()
+                raise ObjectSeekerError(
+                    f"{len(self.searched)} searched images cannot show a rule with at most {self.price:g} spurious "
+                    f"boxes per image: the least that they show is {least:.2f}. Use more images, or "
+                    f"spurious={math.ceil(100 * least) / 100:g}."
+                )
+            untuned = _untuned_rule(self.run, self.threshold, self._floor)
+            before = {rule: measure_rule(bench, rule, search.objects) for rule in (untuned, *rules.values())}
+            sizes = set().union(*bench.each("sizes"))
+        best = before[rules[self.price]]
+        if not best.gain:
+            raise ObjectSeekerError(
+                f"for at most {self.price:g} spurious boxes per image no rule certifies any of the "
+                f"{best.own_boxes} own boxes: allow more, or use more masks"
+            )
+        chosen = self._with_support(best.rule, recipe)
+        with self._open(self.held_out, recipe) as bench:
+            objects = bench.objects()
+            after = {rule: measure_rule(bench, rule, objects) for rule in (untuned, *rules.values())}
+            sizes |= set().union(*bench.each("sizes"))
+        passes = max(recipe.forward_passes(*size) for size in sizes)
+
+        def point(price: float, rule: Rule) -> TunedRule:
+            used = chosen if price == self.price else rule
+            searched, held_out = (replace(metrics[rule], rule=used) for metrics in (before, after))
+            return TunedRule(price, searched, held_out, recipe, passes)
+
+        frontier = {price: point(price, rule) for price, rule in rules.items()}
+        return Tuning(
+            best=frontier[self.price],
+            frontier=tuple(frontier.values()),
+            held_out=self.held_out,
+            threshold_reason=self.threshold_reason,
+            rules=len(search.shapes) * len(search.thresholds),
+            certified_rules=search.trials,
+            untuned=point(before[untuned].cost, untuned),
+            certified_not_fabricated=self._not_fabricated(chosen, recipe),
+        )
+
+    @property
+    def _floor(self) -> float:
+        return self.run.manifest.observation_settings.mask_floor
+
+    def _restricting(self, recipe: Recipe) -> Recipe | None:
+        """Return the recipe if it is another one than the run's."""
+        return None if recipe == self.run.manifest.observation_settings.masks else recipe
+
+    def _open(self, index: Ints, recipe: Recipe) -> AbstractContextManager[Bench]:
+        masks, processes = self._restricting(recipe), self.processes
+        return open_bench(
+            self.images, index, self.threshold, self._floor, self.threat, recipe=masks, processes=processes
+        )
+
+    def _require_own_boxes(self, objects: Ints) -> None:
+        total, images, threshold = int(objects.sum()), len(objects), self.threshold
+        if not total:
+            raise ObjectSeekerError(
+                f"the detector finds no box of at least {threshold:g} in {images} searched images: lower the threshold"
+            )
+        if total > MAX_OWN_BOXES * images:
+            raise ObjectSeekerError(
+                f"the detector finds {total / images:.0f} boxes per image of at least {threshold:g}: that is not an "
+                "operating point. Raise the threshold."
+            )
+
+    def _with_support(self, rule: Rule, recipe: Recipe) -> Rule:
+        """Return the rule with the settings of fabrication certificates that suit the searched images.
+
+        Hiding verdicts do not depend on them. A run that stores no masked box of a score to choose keeps those of the
+        rule.
+        """
+        if self._floor > max(SUPPORT_THRESHOLDS):
+            return rule
+        seen = [image.observation for image in _some(self.images, self.searched, self._restricting(recipe))]
+        return cast(Rule, tune_support(seen, rule, floor=self._floor, patch=self._patch_anywhere))
+
+    def _not_fabricated(self, rule: Rule, recipe: Recipe) -> ConfidenceInterval:
+        """Return the percentage of the own boxes of the held-out images that is certified not fabricated."""
+        certified, own = np.zeros((2, len(self.held_out)), np.int64)
+        for number, image in enumerate(_some(self.images, self.held_out, self._restricting(recipe))):
+            boxes = image.observation.base.with_min_score(rule.base_threshold)
+            verdicts = rule.certify_not_fabricated(image.observation, boxes, self._patch_anywhere)
+            certified[number], own[number] = verdicts.certified.sum(), len(boxes)
+        return share_interval(certified, own)
+
+    @property
+    def _patch_anywhere(self) -> Patch:
+        return Patch(self.threat.area, self.threat.aspect, "anywhere", self.threat.count)
+
+
+def _untuned_rule(run: Run, threshold: float, floor: float) -> Rule:
+    """Return the default rule of the detector at this threshold, as far as the run stores its boxes."""
+    spec, masks = run.manifest.detector_spec, run.manifest.observation_settings.masks
+    default = Defense.for_detector(spec, masks=masks) if spec is not None else None
+    rule, schedule = DEFAULT_RULE, DEFAULT_SCHEDULE
+    if default is not None and isinstance(default.rule, Rule):
+        rule, schedule = default.rule, default.resolved_schedule
+    found = schedule.rule(rule, threshold)
+    if found.evidence_threshold is not None and found.evidence_threshold < floor:
+        found = found.with_settings(evidence_threshold=floor)
+    return found

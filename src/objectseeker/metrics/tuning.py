@@ -11,163 +11,46 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from objectseeker.core.boxes import Ints
 from objectseeker.core.masks import Image
-from objectseeker.core.observation import Observation, ObservedImage
+from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Bands, Halves, Recipe, parse_recipe
-from objectseeker.core.rules import Rule
 from objectseeker.core.seeker import Detector, detect_views
-from objectseeker.core.threats import ALL_LOCATIONS, Patch, ThreatModel
+from objectseeker.core.threats import ThreatModel
 from objectseeker.datasets import Dataset
-from objectseeker.defense import BATCH, DEFAULT_RULE, DEFAULT_SCHEDULE, Defense, encode_images
+from objectseeker.defense import BATCH, Defense, encode_images
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
-from objectseeker.metrics.ap_search import SearchSpace, Trial, TuningResult, tune_with_labels
+from objectseeker.metrics.ap_search import LabelTuner, SearchSpec, Trial
 from objectseeker.metrics.average_precision import undefended_curve
-from objectseeker.metrics.confidence_intervals import ConfidenceInterval
-from objectseeker.metrics.image_set import ImageSet, default_process_count, restrict_images
-from objectseeker.metrics.output_boxes import SUPPORT_THRESHOLDS, tune_support
-from objectseeker.metrics.own_boxes import LOCATIONS
-from objectseeker.metrics.recipe_search import recipes_among, within_budget
-from objectseeker.metrics.rule_search import (
-    OwnBoxMetrics,
-    RuleGrid,
-    RuleSearch,
-    measure_rule,
-    open_bench,
-    plain_interval,
-    share_interval,
+from objectseeker.metrics.image_set import ImageSet, default_process_count
+from objectseeker.metrics.rule_search import OwnBoxTuner
+from objectseeker.metrics.search import (
+    LABELED_SPACE,
+    OnProgress,
+    RecipeTrial,
+    SearchSpace,
+    TunedRule,
+    Tuning,
+    recipes_among,
+    search_recipes,
+    within_budget,
 )
 from objectseeker.metrics.settings import require_seed
 from objectseeker.runs.observe import dataset_of, observe
 from objectseeker.runs.run import MANIFEST, Run, open_run
-from objectseeker.text import to_html
 
 DEFAULT_THRESHOLD = 0.5  # of detectors whose file states none
 DEFAULT_SPURIOUS = 0.25
 DEFAULT_SAMPLE = 200  # images that are observed by default
-FRONTIER = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)  # prices in addition to the requested one
 MIN_IMAGES = 4
-MAX_OWN_BOXES = 100  # per image: more are not an operating point
-QUICK_GRID = RuleGrid((0.75,), (0.85,), (0.3,), (None,))  # recipes compete with these rules first,
-FINALISTS = 2  # and the best with all rules
 TIMED_SECONDS = 1.0
-
-OnProgress = Callable[[str, int, int], None]  # what is done, how much of it, of how much (0: unknown)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PricedRule:
-    """The rule that certifies most for a price, on the images searched and on the others."""
-
-    price: float  # spurious boxes per image, at most
-    rule: Rule
-    searched: OwnBoxMetrics
-    held_out: OwnBoxMetrics
-
-    @property
-    def broken_promise(self) -> str | None:
-        """Return a sentence if the rule costs more than its price on the held-out images."""
-        spurious = self.held_out.spurious
-        if spurious.value <= self.price:
-            return None
-        return (
-            f"on {self.held_out.images} held-out images the rule adds {spurious.value:.2f} spurious boxes per image "
-            f"(95 % interval {spurious.low:.2f} to {spurious.high:.2f}), more than the {self.price:g} requested: tune "
-            "on more images, or accept more with --spurious"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "spurious": self.price,
-            "rule": self.rule.to_dict(),
-            "search_split": self.searched.to_dict(),
-            "held_out_split": self.held_out.to_dict(),
-        }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tuning:
-    """The result of `tune` on unlabeled images.
-
-    Attributes:
-        threshold: The score threshold at which the detector is deployed.
-        threshold_reason: Why it is this one.
-        masks: The recipe, and `forward_passes` what it needs for an image at most.
-        best: The rule for the requested price.
-        untuned: The default rule at the same threshold, as `best`; its price is what it costs.
-        frontier: The rules for other prices, ascending.
-        certified_not_fabricated: Percentage of the held-out own boxes that the best rule certifies not fabricated,
-            against the threat's patch anywhere.
-        defense: The detector with the best rule; None if it is unknown how its detector is loaded.
-        caveats: Limits of the search.
-    """
-
-    threshold: float
-    threshold_reason: str
-    masks: Recipe
-    forward_passes: int
-    best: PricedRule
-    untuned: PricedRule
-    frontier: tuple[PricedRule, ...]
-    certified_not_fabricated: ConfidenceInterval
-    defense: Defense | None
-    rules: int
-    certified_rules: int
-    seconds: float
-    caveats: tuple[str, ...] = ()
-
-    @property
-    def broken_promise(self) -> str | None:
-        return self.best.broken_promise
-
-    def rows(self) -> list[dict[str, str]]:
-        """Return a table of the held-out images: the untuned rule and the tuned one."""
-        columns = {"untuned": self.untuned.held_out, "tuned": self.best.held_out}
-        rows = [
-            {"": "spurious boxes per image"} | {name: format_interval(m.spurious, 2) for name, m in columns.items()}
-        ]
-        for location in LOCATIONS:
-            cells = {name: format_interval(metrics.certified[location], 1) for name, metrics in columns.items()}
-            rows.append({"": f"own boxes certified {location}, %"} | cells)
-        mean = {name: format_interval(metrics.mean_certified, 1) for name, metrics in columns.items()}
-        fabrication = {"untuned": "-", "tuned": format_interval(self.certified_not_fabricated, 1)}
-        return [*rows, {"": "mean, %"} | mean, {"": "own boxes certified not fabricated, %"} | fabrication]
-
-    def _repr_html_(self) -> str:
-        return to_html(self.rows())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, ready for JSON."""
-        return {
-            "threshold": self.threshold,
-            "threshold_reason": self.threshold_reason,
-            "masks": str(self.masks),
-            "forward_passes": self.forward_passes,
-            "best": self.best.to_dict(),
-            "untuned": self.untuned.to_dict(),
-            "frontier": [point.to_dict() for point in self.frontier],
-            "certified_not_fabricated": plain_interval(self.certified_not_fabricated),
-            "defense": None if self.defense is None else self.defense.to_public_dict(),
-            "rules": self.rules,
-            "certified_rules": self.certified_rules,
-            "broken_promise": self.broken_promise,
-            "caveats": list(self.caveats),
-        }
-
-
-def format_interval(interval: ConfidenceInterval, digits: int) -> str:
-    """Format a metric with the ends of its interval."""
-    if not interval.known:
-        return "-"
-    value, low, high = (f"{getattr(interval, name):.{digits}f}" for name in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"
 
 
 def tune(
@@ -177,28 +60,27 @@ def tune(
     spurious: float | None = None,
     detector: str | Defense | Detector | None = None,
     out: str | Path | None = None,
-    masks: Recipe | str | None = None,
-    passes: int | None = None,
+    masks: Recipe | str | Sequence[Recipe | str] | None = None,
+    passes: int | Sequence[int] | None = None,
     latency: float | None = None,
     threat: ThreatModel | None = None,
     limit: int | None = None,
     sample: int | None = None,
     split: float = 0.5,
     seed: int = 0,
-    grid: RuleGrid | None = None,
+    search_space: SearchSpace | None = None,
     processes: int | None = None,
     max_ap_loss: float | None = None,
     clean_recall: float | None = None,
     fppi: float | None = None,
-    search_space: SearchSpace | None = None,
     on_trial: Callable[[Trial], None] | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
-) -> Tuning | TuningResult:
+) -> Tuning:
     """Choose the rule that certifies most of a detector's own boxes for a few spurious ones.
 
     No annotations are needed. One part of the images is searched, the other measures exactly the chosen rule. With
-    `max_ap_loss`, `clean_recall` or `fppi` the price is stated by labels instead, and an `ap_search.TuningResult` is
-    returned.
+    `max_ap_loss`, `clean_recall` or `fppi` the price is stated by labels instead, in points of AP50 and at one half of
+    the images each, and what is maximized is certified recall.
 
     Args:
         source: A run; or images, which are observed first: a dataset, a folder, or RGB arrays.
@@ -207,20 +89,20 @@ def tune(
         spurious: Boxes that masks may add to a clean image, on average. Default: 0.25.
         detector: A SPEC, a `Defense` or a callable; of a run, only a callable that no SPEC names.
         out: Folder for the run of images that are observed. Default: a temporary one.
-        masks: Recipe; of a run, one whose masks are among those of the run. Default: all of the run's.
-        passes: Choose the masks, too: at most that many forward passes per image.
+        masks: Recipe; of a run, one whose masks are among those of the run. Default: all of the run's. With `passes`
+            those to choose from.
+        passes: Choose the masks, too: at most that many forward passes per image, for one budget or several.
         latency: The same, as milliseconds per image on this machine.
         threat: The patch to certify against. Default: one square patch of 1 % of the image.
         limit: Observe that many images, the first ones.
         sample: Observe that many images, drawn at random. Default: 200.
         split: Share of the images that are searched.
         seed: Seed of the sample and of the split.
-        grid: The rules that compete.
+        search_space: The values to choose from besides thresholds.
         processes: How many processes share the images. Default: as many as there are cores, if that pays.
         max_ap_loss: Points of AP50 that may be lost, by labels.
         clean_recall: Certify most at this clean recall, by labels.
         fppi: Certify most with at most this many false positives per image, by labels.
-        search_space: With a price by labels: the values to choose from besides thresholds.
         on_trial: With a price by labels: called whenever a setting was tried.
         on_progress: Called with what is done, how much of it, and of how much.
 
@@ -240,38 +122,71 @@ def tune(
         raise ObjectSeekerError(
             f"one price at a time: got {', '.join(asked)} and a threshold or spurious boxes. Omit one of them."
         )
+    listed = [masks] if isinstance(masks, Recipe | str) else list(masks or ())
+    recipes = [parse_recipe(one) if isinstance(one, str) else one for one in listed]
+    threat = ThreatModel() if threat is None else threat
     with ExitStack() as stack:
-        run = _as_run(source, detector, out, masks, passes, threat, (limit, sample, seed), on_progress, stack)
+        run = _as_run(source, detector, out, recipes, passes, threat, (limit, sample, seed), on_progress, stack)
+        budgets = budgets_of(run, passes, latency)
+        observed = run.manifest.observation_settings.masks
+        if not _is_run(source):
+            recipes = []  # they are what was observed
+        candidates = recipes_among(observed, recipes) if recipes or budgets else [observed]
+        if len(candidates) > 1 and not budgets:
+            several = ", ".join(map(str, candidates))
+            raise ObjectSeekerError(f"one of several masks is chosen within a budget: got {several}. Add passes.")
+        images = list(run.images()) if budgets else run.images()
+        tuner: LabelTuner | OwnBoxTuner
+        processes = default_process_count(len(images)) if processes is None else processes
         if asked:
-            return tune_with_labels(
-                run, threat=threat, search_space=search_space, seed=seed, on_trial=on_trial, **asked
+            stored = run.manifest.observation_settings
+            space = LABELED_SPACE if search_space is None else search_space
+            limits: dict[str, Any] = {"threat": threat, "search_space": space, "seed": seed, **asked}
+            if budgets:
+                limits["losses"] = ()
+            spec = SearchSpec(mask_floor=stored.mask_floor, base_floor=stored.base_floor, **limits)
+            tuner = LabelTuner(images, run.label_map, spec, observed, processes, _counting(on_trial, on_progress))
+        else:
+            searched, held_out = split_by_share(len(images), split, require_seed(seed))
+            if threshold is None:
+                threshold, reason = default_threshold(run, images, searched)
+            else:
+                threshold, reason = require_fraction(threshold, "threshold"), "as requested"
+            run.require_scores(lowest_base=threshold)
+            tuner = OwnBoxTuner(
+                run=run,
+                images=images,
+                searched=searched,
+                held_out=held_out,
+                threshold=threshold,
+                threshold_reason=reason,
+                price=_require_spurious(DEFAULT_SPURIOUS if spurious is None else spurious),
+                threat=_require_one_patch(threat),
+                space=SearchSpace() if search_space is None else search_space,
+                processes=processes,
+                on_progress=on_progress,
             )
-        return _tune_run(
-            run,
-            threshold=threshold,
-            price=_require_spurious(DEFAULT_SPURIOUS if spurious is None else spurious),
-            masks=masks if isinstance(source, Run) or _is_run(source) else None,
-            passes=budget_of(run, passes, latency),
-            threat=ThreatModel() if threat is None else threat,
-            split=split,
-            seed=require_seed(seed),
-            grid=RuleGrid() if grid is None else grid,
-            processes=processes,
-            on_progress=on_progress,
-        )
+        if budgets:
+            found = search_recipes(tuner, within_budget(candidates, images, budgets), budgets, on_progress)
+        else:
+            found = tuner.search(RecipeTrial(candidates[0], 0))
+            best = found.best.search_split
+            if isinstance(best, Trial) and run.has_detector and best.fppi_warning is not None:
+                raise ObjectSeekerError(best.fppi_warning)
+        return _with_defenses(run, found)
 
 
 def _is_run(source: object) -> bool:
-    return isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file()
+    return isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file())
 
 
 def _as_run(
     source: Run | str | Path | Dataset | Iterable[Image],
     detector: str | Defense | Detector | None,
     out: str | Path | None,
-    masks: Recipe | str | None,
-    passes: int | None,
-    threat: ThreatModel | None,
+    recipes: Sequence[Recipe],
+    passes: int | Sequence[int] | None,
+    threat: ThreatModel,
     which: tuple[int | None, int | None, int],
     on_progress: OnProgress,
     stack: ExitStack,
@@ -282,21 +197,24 @@ def _as_run(
         return open_run(source, detector=None if isinstance(detector, str | Defense) else detector)
     if detector is None:
         raise ObjectSeekerError(f"images are observed with a detector: got {source!r:.80} alone. Add detector=SPEC.")
+    if len(recipes) > 1:
+        raise ObjectSeekerError(f"images are observed with one recipe: got {', '.join(map(str, recipes))}")
+    masks = recipes[0] if recipes else None
     if masks is None and passes is not None and not isinstance(detector, Defense):
-        masks = masks_for_budget(passes, threat)
+        masks = masks_for_budget(max(_counts(passes)), threat)
     folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
     limit, sample, seed = which
     if limit is not None and sample is not None:
         raise ObjectSeekerError(f"give limit or sample, one of them: got {limit!r} and {sample!r}")
     images = dataset_of(source, folder)
-    count = limit or sample or DEFAULT_SAMPLE
+    most = limit or sample or DEFAULT_SAMPLE
     return observe(
         images,
         detector,
         out=folder,
         masks=masks,
-        limit=count,
-        seed=None if limit is not None or len(images) <= count else seed,
+        limit=most,
+        seed=None if limit is not None or len(images) <= most else seed,
         on_progress=lambda done, total: on_progress("images observed", done, total),
     )
 
@@ -314,17 +232,22 @@ def masks_for_budget(passes: int | None, threat: ThreatModel | None = None) -> R
     return recipe
 
 
-def budget_of(run: Run, passes: int | None, latency: float | None) -> int | None:
-    """Return the forward passes per image within the budget; a latency is timed on this machine."""
+def budgets_of(run: Run, passes: int | Sequence[int] | None, latency: float | None) -> list[int]:
+    """Return the budgets in forward passes per image, ascending; a latency is timed on this machine."""
     if passes is not None and latency is not None:
         raise ObjectSeekerError(f"give passes or latency, one of them: got {passes!r} and {latency!r}")
     if latency is None:
-        return None if passes is None else require_count(passes, "passes")
+        return _counts(passes)
     each = milliseconds_per_pass(run)
     allowed = math.floor(require_number(latency, "latency") / each)
     if allowed < 2:
         raise ObjectSeekerError(f"a forward pass takes {each:.1f} ms here, so {latency:g} ms allow no masks: ask more")
-    return allowed
+    return [allowed]
+
+
+def _counts(passes: int | Sequence[int] | None) -> list[int]:
+    every = [] if passes is None else [passes] if isinstance(passes, int) else passes
+    return sorted({require_count(one, "passes") for one in every})
 
 
 def milliseconds_per_pass(run: Run) -> float:
@@ -343,88 +266,37 @@ def milliseconds_per_pass(run: Run) -> float:
     return 1000 * (time.perf_counter() - start) / passes
 
 
-def _tune_run(
-    run: Run,
-    *,
-    threshold: float | None,
-    price: float,
-    masks: Recipe | str | None,
-    passes: int | None,
-    threat: ThreatModel,
-    split: float,
-    seed: int,
-    grid: RuleGrid,
-    processes: int | None,
-    on_progress: OnProgress,
-) -> Tuning:
-    start = time.perf_counter()
-    if threat.count != 1:
-        raise ObjectSeekerError(f"tune certifies against one patch: got patch_count={threat.count}. Use 1.")
-    images = run.images()
-    searched, held_out = split_by_share(len(images), split, seed)
-    if threshold is None:
-        threshold, why = default_threshold(run, images, searched)
-    else:
-        threshold, why = require_fraction(threshold, "threshold"), "as requested"
-    floor = run.manifest.observation_settings.mask_floor
-    run.require_scores(lowest_base=threshold)
-    observed = run.manifest.observation_settings.masks
-    workers = default_process_count(len(images)) if processes is None else processes
-    shared: dict[str, Any] = {"processes": workers}
-    recipe = parse_recipe(masks) if isinstance(masks, str) else masks
-    if passes is not None:
-        wanted = [] if recipe is None else [recipe]
-        recipe = _choose_recipe(
-            images, searched, observed, wanted, passes, threshold, floor, threat, price, grid, on_progress, shared
+def _counting(on_trial: Callable[[Trial], None] | None, on_progress: OnProgress) -> Callable[[Trial], None]:
+    """Return what counts settings that were tried."""
+    tried = count(1)
+
+    def told(trial: Trial) -> None:
+        on_progress("settings tried", next(tried), 0)
+        if on_trial is not None:
+            on_trial(trial)
+
+    return told
+
+
+def _with_defenses(run: Run, found: Tuning) -> Tuning:
+    """Return the tuning with every rule's defense, where the run says how its detector is loaded."""
+    observed, best = run.manifest.observation_settings.masks, found.best
+    if best.masks != observed:
+        caveat = (
+            f"estimated from a run with the masks {observed}: to certify {best.masks}, observe again with the defense"
         )
-    elif recipe is not None:
-        (recipe,) = recipes_among(observed, [recipe])
-    with open_bench(images, searched, threshold, floor, threat, recipe=recipe, **shared) as bench:
-        search = RuleSearch(bench, threshold, floor, grid, lambda done, total: on_progress("rules", done, total))
-        _require_own_boxes(search, threshold)
-        prices = sorted({price, *FRONTIER})
-        rules = {one: rule for one in prices if (rule := search.best(one)) is not None}
-        if price not in rules:
-            least = search.least_price()
-            raise ObjectSeekerError(
-                f"{len(searched)} searched images cannot show a rule with at most {price:g} spurious boxes per image: "
-                f"the least that they show is {least:.2f}. Use more images, or "
-                f"spurious={math.ceil(100 * least) / 100:g}."
-            )
-        untuned = _untuned_rule(run, threshold, floor)
-        before = {one: measure_rule(bench, rule, search.objects) for one, rule in rules.items()}
-        untuned_before = measure_rule(bench, untuned, search.objects)
-        sizes = bench.sizes()
-    if not before[price].mean_certified.value:
-        raise ObjectSeekerError(
-            f"for at most {price:g} spurious boxes per image no rule certifies any of the "
-            f"{before[price].own_boxes} own boxes: allow more, or use more masks"
-        )
-    rules[price] = _tune_fabrication(images, searched, recipe, rules[price], floor, threat)
-    with open_bench(images, held_out, threshold, floor, threat, recipe=recipe, **shared) as bench:
-        objects = bench.objects()
-        after = {one: measure_rule(bench, rule, objects) for one, rule in rules.items()}
-        untuned_after = measure_rule(bench, untuned, objects)
-        sizes |= bench.sizes()
-    frontier = tuple(PricedRule(one, rule, before[one], after[one]) for one, rule in rules.items())
-    best = next(point for point in frontier if point.price == price)
+        found = replace(found, caveats=(*found.caveats, caveat))
+    if not run.has_detector:
+        return found
     hashes = run.file_hashes()
+    searched = np.setdiff1d(np.arange(len(hashes)), found.held_out)
     chosen_by = encode_images([hashes[number] for number in searched.tolist()])
-    return Tuning(
-        threshold=threshold,
-        threshold_reason=why,
-        masks=recipe or observed,
-        forward_passes=max((recipe or observed).forward_passes(*size) for size in sizes),
-        best=best,
-        untuned=PricedRule(untuned_before.spurious.value, untuned, untuned_before, untuned_after),
-        frontier=frontier,
-        certified_not_fabricated=_not_fabricated(images, held_out, recipe, best.rule, threat),
-        defense=_defense(run, best.rule, recipe, chosen_by),
-        rules=len(search.shapes) * len(search.thresholds),
-        certified_rules=search.trials,
-        seconds=time.perf_counter() - start,
-        caveats=_caveats(run, recipe),
-    )
+
+    def deployed(point: TunedRule) -> TunedRule:
+        defense = run.defense(point.rule, point.search_split.schedule)
+        return replace(point, defense=replace(defense, masks=point.masks or observed, tuned_on=chosen_by))
+
+    return replace(found, best=deployed(best), frontier=tuple(map(deployed, found.frontier)))
 
 
 def split_by_share(images: int, share: float, seed: int) -> tuple[Any, Any]:
@@ -453,19 +325,6 @@ def default_threshold(run: Run, images: Sequence[ObservedImage], searched: Any) 
     return float(curve.base_thresholds[best]), f"the best F1 by labels, {f1[best]:.2f}, on the searched images"
 
 
-def _require_own_boxes(search: RuleSearch, threshold: float) -> None:
-    total, images = int(search.objects.sum()), len(search.objects)
-    if not total:
-        raise ObjectSeekerError(
-            f"the detector finds no box of at least {threshold:g} in {images} searched images: lower the threshold"
-        )
-    if total > MAX_OWN_BOXES * images:
-        raise ObjectSeekerError(
-            f"the detector finds {total / images:.0f} boxes per image of at least {threshold:g}: that is not an "
-            "operating point. Raise the threshold."
-        )
-
-
 def _require_spurious(value: float) -> float:
     number = require_number(value, "spurious")
     if number <= 0:
@@ -473,103 +332,7 @@ def _require_spurious(value: float) -> float:
     return number
 
 
-def _untuned_rule(run: Run, threshold: float, floor: float) -> Rule:
-    """Return the default rule of the detector at this threshold, as far as the run stores its boxes."""
-    spec, masks = run.manifest.detector_spec, run.manifest.observation_settings.masks
-    default = Defense.for_detector(spec, masks=masks) if spec is not None else None
-    rule, schedule = DEFAULT_RULE, DEFAULT_SCHEDULE
-    if default is not None and isinstance(default.rule, Rule):
-        rule, schedule = default.rule, default.resolved_schedule
-    found = schedule.rule(rule, threshold)
-    if found.evidence_threshold is not None and found.evidence_threshold < floor:
-        found = found.with_settings(evidence_threshold=floor)
-    return found
-
-
-def _choose_recipe(
-    images: Sequence[ObservedImage],
-    searched: Any,
-    observed: Recipe,
-    wanted: Sequence[Recipe],
-    passes: int,
-    threshold: float,
-    floor: float,
-    threat: ThreatModel,
-    price: float,
-    grid: RuleGrid,
-    on_progress: OnProgress,
-    shared: dict[str, Any],
-) -> Recipe:
-    """Return the recipe within the observed one, and within the passes, that certifies most."""
-    chosen = [images[number] for number in searched.tolist()]
-    candidates = within_budget(recipes_among(observed, wanted), chosen, [passes])
-    every = np.arange(len(chosen))
-
-    def gain(recipe: Recipe, rules: RuleGrid) -> float:
-        with open_bench(chosen, every, threshold, floor, threat, recipe=recipe, **shared) as bench:
-            search = RuleSearch(bench, threshold, floor, rules)
-            rule = search.best(price)
-            return -1.0 if rule is None else search.gains[rule]
-
-    tried = []
-    for number, candidate in enumerate(candidates, 1):
-        tried.append((gain(candidate.recipe, QUICK_GRID), candidate))
-        on_progress("masks", number, len(candidates))
-    tried.sort(key=lambda one: (-one[0], one[1].forward_passes))
-    finalists = [candidate for _, candidate in tried[:FINALISTS]]
-    if len(finalists) == 1:
-        return finalists[0].recipe
-    return max(finalists, key=lambda one: gain(one.recipe, grid)).recipe
-
-
-def _tune_fabrication(
-    images: Sequence[ObservedImage],
-    searched: Ints,
-    recipe: Recipe | None,
-    rule: Rule,
-    floor: float,
-    threat: ThreatModel,
-) -> Rule:
-    """Return the rule with the settings of fabrication certificates that suit the searched images.
-
-    Hiding verdicts do not depend on them. A run that stores no masked box of a score to choose keeps those of the rule.
-    """
-    if floor > max(SUPPORT_THRESHOLDS):
-        return rule
-    chosen = tune_support(_observations(images, searched, recipe), rule, floor=floor, patch=_patch_anywhere(threat))
-    return cast(Rule, chosen)
-
-
-def _not_fabricated(
-    images: Sequence[ObservedImage], index: Ints, recipe: Recipe | None, rule: Rule, threat: ThreatModel
-) -> ConfidenceInterval:
-    """Return the percentage of the own boxes of some images that is certified not fabricated."""
-    certified, own = np.zeros((2, len(index)), np.int64)
-    for number, observation in enumerate(_observations(images, index, recipe)):
-        boxes = observation.base.with_min_score(rule.base_threshold)
-        verdicts = rule.certify_not_fabricated(observation, boxes, _patch_anywhere(threat))
-        certified[number], own[number] = verdicts.certified.sum(), len(boxes)
-    return share_interval(certified, own)
-
-
-def _observations(images: Sequence[ObservedImage], index: Ints, recipe: Recipe | None) -> list[Observation]:
-    """Return the observations of images number `index`, under the masks of `recipe` alone if there is one."""
-    chosen = [images[number] for number in index.tolist()]
-    return [image.observation for image in (chosen if recipe is None else restrict_images(chosen, recipe))]
-
-
-def _patch_anywhere(threat: ThreatModel) -> Patch:
-    return threat.patches()[ALL_LOCATIONS.index("anywhere")]
-
-
-def _defense(run: Run, rule: Rule, recipe: Recipe | None, chosen_by: str) -> Defense | None:
-    if not run.has_detector:
-        return None
-    return replace(run.defense(rule), masks=recipe or run.manifest.observation_settings.masks, tuned_on=chosen_by)
-
-
-def _caveats(run: Run, recipe: Recipe | None) -> tuple[str, ...]:
-    observed = run.manifest.observation_settings.masks
-    if recipe is None or recipe == observed:
-        return ()
-    return (f"estimated from a run with the masks {observed}: to certify {recipe}, observe again with the defense",)
+def _require_one_patch(threat: ThreatModel) -> ThreatModel:
+    if threat.count != 1:
+        raise ObjectSeekerError(f"tune certifies against one patch: got patch_count={threat.count}. Use 1.")
+    return threat
