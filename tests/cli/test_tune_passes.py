@@ -56,8 +56,8 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
 
 def test_several_budgets_have_a_defense_each(call, tmp_path):
     """By labels and by own boxes: one row for each, and the largest is the best."""
-    photographs(tmp_path, [(10, 10, 30, 20), (40, 12, 30, 20), (20, 30, 30, 20), (50, 5, 25, 25)] * 4)
-    call("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "halves:3", "--out", "sum")
+    write_dataset(tmp_path, [(10, 10, 30, 20), (40, 12, 30, 20), (20, 30, 30, 20), (50, 5, 25, 25)] * 4)
+    call("observe", "coco:truth.json:images", "-d", "python:mine:detect", "--masks", "halves:3", "--out", "sum")
     for out, more in (("labels", TUNE[2:]), ("own", ("--threshold", "0.5", "--spurious", "2", *FEW[2:]))):
         said, _ = call("tune", "sum", *more, "--passes", "5", "--passes", "13", "--out", out)
         content = json.loads((tmp_path / out / "tuning.json").read_text())

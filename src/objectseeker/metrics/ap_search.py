@@ -312,7 +312,8 @@ class LabelTuner(Tuner):
     def try_out(self, trial: RecipeTrial) -> RecipeTrial:
         """Try a line of settings: the boldest within the loss, if bolder ones lose more.
 
-        The line is the same for all recipes. Alpha goes from careful to bold in HALVINGS steps, each of which halves what is left.
+        The line is the same for all recipes. Alpha goes from careful to bold in HALVINGS steps, each of which halves
+        what is left.
         """
         image_set, spec = ImageSet.from_images(self._restricted_to(trial.recipe), self.label_map), self._relaxed
         scorer = SettingsScorer(image_set.subset(self._halves[spec.half]), spec)
