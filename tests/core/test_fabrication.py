@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from strategies import SEEDS, boxes
 
 from objectseeker import Detections, Halves, IouRule, ObjectSeeker, ObjectSeekerError, Observation, Patch, Rule
-from objectseeker.core.fabrication import SupportCriteria
+from objectseeker.core.fabrication import SupportCriteria, ranking_scores
 from objectseeker.core.recipes import Rolling, Windows
 from objectseeker.core.temporal import earliest_uncertified_start, frame_positions_not_fabricated
 from objectseeker.core.threats import PATCH_LOCATIONS
@@ -211,8 +211,8 @@ def test_a_hull_is_certified_by_boxes_that_fit_the_hull():
 
 
 def test_the_iou_rule_has_the_settings_of_the_rule_behind_it():
-    rule = IouRule().with_settings(support_threshold=0.55, support_fit="ioa", support_overlap=0.1, ranking_margin=0.2)
-    assert rule.support_criteria == SupportCriteria(threshold=0.55, fit="ioa", overlap=0.1, ranking_margin=0.2)
+    rule = IouRule().with_settings(support_threshold=0.55, support_fit="ioa", support_overlap=0.1)
+    assert rule.support_criteria == SupportCriteria(threshold=0.55, fit="ioa", overlap=0.1)
     observation = everywhere(score=0.5)
     assert not rule.certify_not_fabricated(observation, OBJECT, ANYWHERE).certified.any()
     assert IouRule().certify_not_fabricated(observation, OBJECT, ANYWHERE).certified.all()
@@ -236,7 +236,6 @@ def test_the_defended_detector_certifies_what_it_observed_only():
         ("support_threshold", 1.5),
         ("support_fit", "giou"),
         ("support_overlap", -0.1),
-        ("ranking_margin", 2),
     ],
 )
 def test_settings_that_make_no_sense_are_rejected(setting, value):
@@ -280,9 +279,10 @@ def test_a_track_has_support_in_a_window_of_rolling_masks():
     assert earliest_uncertified_start(unseen, max_motion=1)[-1] == 0
 
 
-def test_a_box_is_ranked_at_most_a_margin_above_its_certified_score():
-    criteria = SupportCriteria(ranking_margin=0.3)
-    assert criteria.ranking_scores(np.array([0.9, 0.4, 0.9]), np.array([0.0, 0.3, 0.7])).tolist() == [0.3, 0.4, 0.9]
+def test_boxes_rank_by_the_mean_of_base_score_and_certified_score():
+    base, certified = np.array([0.75, 0.5, 0.0, 0.0]), np.array([0.0, 1.0, 0.25, 0.0])
+    scores = np.array([0.75, 0.5, 0.75, 0.75])  # the last two are recovered
+    assert ranking_scores(base, scores, certified).tolist() == [0.375, 0.5, 0.125, 0.0]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -73,7 +73,9 @@ def rows(images):
         boxes = RULE.prune(image.observation)
         certified = RULE.certify_not_fabricated(image.observation, boxes, THREAT.patches()).certified
         scores = RULE.certified_scores(image.observation, boxes, Patch(0.02, location="anywhere"))
-        ranks = np.minimum(boxes.score, scores + 0.3)
+        untouched = int((image.observation.base.score >= RULE.base_threshold).sum())  # the others are recovered
+        own = [score if n < untouched else 0.0 for n, score in enumerate(boxes.score.tolist())]
+        ranks = np.array([(a + min(s, c)) / 2 for a, s, c in zip(own, boxes.score, scores, strict=True)])
         by_score, by_rank = np.argsort(-boxes.score, kind="stable"), np.lexsort((-boxes.score, -ranks))
         plain, ranked = (matched(boxes, image, order) for order in (by_score, by_rank))
         for n in range(len(boxes)):

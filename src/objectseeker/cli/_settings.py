@@ -37,7 +37,6 @@ MEANINGS = {
     "support_threshold": "score at which a masked box supports an output box: not fabricated",
     "support_fit": "how a supporting box fits the output box: iou, or ioa (most of it is inside)",
     "support_overlap": "IoU, or covered share, above which a masked box fits",
-    "ranking_margin": "how far above its certified score a box is ranked at most",
     "alpha": "schedule: lowest mask_threshold",
     "beta": "schedule: share of the way from base_threshold to 1",
     "evidence_alpha": "schedule: alpha of evidence_threshold",

@@ -68,13 +68,11 @@ class SupportCriteria:
     threshold: float = 0.2
     fit: SupportFit = "iou"
     overlap: float = 0.3
-    ranking_margin: float = 0.3
     classwise: bool = True
 
     def __post_init__(self) -> None:
         for name in ("threshold", "overlap"):
             object.__setattr__(self, name, require_fraction(getattr(self, name), f"support_{name}"))
-        object.__setattr__(self, "ranking_margin", require_fraction(self.ranking_margin, "ranking_margin"))
         if self.threshold == 0:
             raise ObjectSeekerError(f"support_threshold must be above 0: got {self.threshold!r}")
         if self.fit not in get_args(SupportFit):
@@ -86,7 +84,6 @@ class SupportCriteria:
             "support_threshold": self.threshold,
             "support_fit": self.fit,
             "support_overlap": self.overlap,
-            "ranking_margin": self.ranking_margin,
         }
 
     def fits(self, boxes: Detections, detections: Detections) -> Bools:
@@ -121,10 +118,6 @@ class SupportCriteria:
         """Return what supports boxes: every fabrication certificate is made of it."""
         return lambda detections: (self.supports(observation, detections), None)
 
-    def ranking_scores(self, scores: Floats, certified_scores: Floats) -> Floats:
-        """Return the scores to rank by: at most `ranking_margin` above the certified ones."""
-        return np.minimum(scores, certified_scores + self.ranking_margin)
-
 
 DEFAULT_SUPPORT = SupportCriteria()
 
@@ -145,6 +138,17 @@ def certified_scores(
         least = _least_score if patch.has_one_position else _largest_threshold
         scores[some] = np.where(visible, np.maximum(least(observation, boxes, patch, criteria), 0.0), 0.0)
     return scores
+
+
+def ranking_scores(base_scores: Floats, scores: Floats, certified_scores: Floats) -> Floats:
+    """Return the scores to rank output boxes by: half the score in the untouched image, half what no patch made.
+
+    Args:
+        base_scores: The score that the detector gives each box in the untouched image; 0 for a recovered box.
+        scores: The score of each output box.
+        certified_scores: The certified score of each; at most `scores` of it counts.
+    """
+    return (base_scores + np.minimum(scores, certified_scores)) / 2
 
 
 def _least_score(observation: Observation, detections: Detections, patch: Patch, criteria: SupportCriteria) -> Floats:

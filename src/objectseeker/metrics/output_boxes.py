@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
-from objectseeker.core.fabrication import SupportFit
+from objectseeker.core.fabrication import SupportFit, ranking_scores
 from objectseeker.core.observation import Observation
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import ALL_LOCATIONS, Patch, PatchLocation, ThreatModel
@@ -38,8 +38,7 @@ class BoxTally:
         count: How many boxes the entry counts: 1, unless summed.
         outcome: TRUE_POSITIVE, FALSE_POSITIVE, or IGNORED: the box took an ignored object.
         score: NaN once summed: AP needs every box.
-        ranking_score: The score, lowered to at most the ranking margin above the certified score; where that is equal,
-            the score decides.
+        ranking_score: The mean of the base score and the certified score; where that is equal, the score decides.
         ranked_outcome: The outcome where boxes are matched in the order of the ranking score.
         certified: Per threat (locations, boxes): certified not fabricated.
     """
@@ -141,13 +140,13 @@ def tally_boxes(
         base = observation.base.with_min_score(rule.base_threshold)
         boxes = Detections.concatenate([base, recovered.detections[first[number] : first[number + 1]]])
         known = image_set.label_map.dataset_labels[boxes.label] >= 0 if len(boxes) else np.zeros(0, np.bool_)
-        boxes = boxes[known]
+        boxes, base_scores = boxes[known], np.where(np.arange(len(boxes)) < len(base), boxes.score, 0.0)[known]
         tables.append(image_set.label_map.map_to_dataset(boxes))
         for threat, certified in lists.items():
             certified.append(rule.certify_not_fabricated(observation, boxes, threat.patches()).certified)
         patch = threats[0].patches()[ALL_LOCATIONS.index("anywhere")]
         scores = rule.certified_scores(observation, boxes, patch)
-        ranks.append(rule.support_criteria.ranking_scores(boxes.score, scores))
+        ranks.append(ranking_scores(base_scores, boxes.score, scores))
     table, ranking_score = BoxTable.concatenate(tables), np.concatenate(ranks)
     return BoxTally(
         image=table.image,

@@ -56,7 +56,6 @@ class Rule(PruningRule):
     support_threshold: float = DEFAULT_SUPPORT.threshold
     support_fit: SupportFit = DEFAULT_SUPPORT.fit
     support_overlap: float = DEFAULT_SUPPORT.overlap
-    ranking_margin: float = DEFAULT_SUPPORT.ranking_margin
 
     def __post_init__(self) -> None:
         # Stored as checked: equal rules are then written alike, whatever type of number they were given.
@@ -70,7 +69,6 @@ class Rule(PruningRule):
             "evidence_threshold",
             "support_threshold",
             "support_overlap",
-            "ranking_margin",
         ):
             if getattr(self, name) is not None or name != "evidence_threshold":
                 checked[name] = require_fraction(getattr(self, name), name)
@@ -100,7 +98,6 @@ class Rule(PruningRule):
             threshold=self.support_threshold,
             fit=self.support_fit,
             overlap=self.support_overlap,
-            ranking_margin=self.ranking_margin,
             classwise=self.classwise,
         )
 
