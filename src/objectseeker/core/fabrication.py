@@ -144,7 +144,7 @@ def ranking_scores(base_scores: Floats, scores: Floats, certified_scores: Floats
     """Return the scores to rank output boxes by: half the score in the untouched image, half what no patch made.
 
     Args:
-        base_scores: The score that the detector gives each box in the untouched image; 0 for a recovered box.
+        base_scores: The score of each box in the untouched image; 0 for a recovered box.
         scores: The score of each output box.
         certified_scores: The certified score of each; at most `scores` of it counts.
     """
