@@ -141,7 +141,7 @@ def certified_scores(
 
 
 def ranking_scores(base_scores: Floats, scores: Floats, certified_scores: Floats) -> Floats:
-    """Return the scores to rank output boxes by: half the score in the untouched image, half what no patch made.
+    """Return the mean of base score and certified score, to rank output boxes by.
 
     Args:
         base_scores: The score of each box in the untouched image; 0 for a recovered box.
