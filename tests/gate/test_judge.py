@@ -20,17 +20,14 @@ from objectseeker.gate.judge import (
     Release,
     apply_policy,
     metric_of,
-    needs_curves,
-    required_fabrication_threats,
-    required_joint_threats,
-    required_threats,
     resolve_thresholds,
+    tally_request,
 )
 from objectseeker.gate.policy import parse_policy
 from objectseeker.gate.release import read_detector_check
 from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate_images
 from objectseeker.metrics.slices import ImageTags
-from objectseeker.metrics.tally import SampledTally, TallyRequest, tally_images
+from objectseeker.metrics.tally import SampledTally, tally_images
 
 FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.3)
 SETTINGS = EvaluationSettings.from_schedule(FOLLOW, Rule(base_threshold=0.3))
@@ -43,14 +40,7 @@ def policy_of(*requirements, start="bootstrap_samples = 200\nmax_boxes_per_image
 
 
 def measured(images, policy, attacks=(), settings=SETTINGS):
-    request = TallyRequest(
-        settings=settings,
-        rule=settings.rule,
-        threats=tuple(required_threats(policy, attacks)),
-        joint_threats=tuple(required_joint_threats(policy)),
-        fabrication_threats=tuple(required_fabrication_threats(policy)),
-        curves=needs_curves(policy),
-    )
+    request = replace(tally_request(policy, DEFENSE, attacks), settings=settings, rule=settings.rule)
     return tally_images(images, VOCABULARY, request).tally
 
 

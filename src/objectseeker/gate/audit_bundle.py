@@ -18,13 +18,12 @@ import re
 import shutil
 import zipfile
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from objectseeker import __version__, codec
+from objectseeker import codec
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError, sanitize_line
@@ -42,6 +41,7 @@ from objectseeker.gate.release import (
 )
 from objectseeker.gate.verdict_text import verdict_markdown
 from objectseeker.metrics.tally import Tally
+from objectseeker.runs.engines import installed_versions
 from objectseeker.runs.run import Run, open_run
 from objectseeker.runs.tables import require_bounded
 from objectseeker.text import display_path, quote_plain, to_csv
@@ -61,7 +61,6 @@ CHUNK = 2**20
 MAX_DIFFERENCES = 20  # that an error names
 MAX_DIFFERENCE_LENGTH = 400
 MAX_VALUE_LENGTH = 60  # characters of a value in a difference
-PACKAGES = ("numpy", "pyarrow", "pillow", "onnxruntime", "torch", "transformers", "torchvision")
 
 
 class BundleMismatchError(ObjectSeekerError):
@@ -83,7 +82,9 @@ def write_audit_bundle(file: Path, files: ReleaseFiles, gate: GateResult, measur
         for content in run_members(run).values():
             if isinstance(content, Path):
                 require_bounded(content)
-    return write_bundle(file, _members(files, gate, measurements, json_bytes(_software_versions())))
+    return write_bundle(
+        file, _members(files, gate, measurements, json_bytes(installed_versions() | {"platform": platform.platform()}))
+    )
 
 
 def _members(files: ReleaseFiles, gate: GateResult, measurements: Tally, software: bytes) -> dict[str, Content]:
@@ -125,7 +126,8 @@ def verify_bundle(file: Path) -> GateResult:
         try:
             files = _read_release(folder, names)
             gate, measurements = judge_release(files)
-            members = _members(files, gate, measurements, _read_software(folder / SOFTWARE))
+            software = codec.read_json((folder / SOFTWARE).read_bytes(), dict[str, str], SOFTWARE)  # in its one form
+            members = _members(files, gate, measurements, json_bytes(software))
         except (BundleMismatchError, MemoryError):
             raise
         except Exception as error:
@@ -249,24 +251,9 @@ def _read_release(folder: Path, names: list[str]) -> ReleaseFiles:
     )
 
 
-def _read_software(file: Path) -> bytes:
-    """Return the record of versions in the one form it is written in."""
-    return json_bytes(codec.read_json(file.read_bytes(), dict[str, str], SOFTWARE))
-
-
 def _defense_json(defense: Defense) -> bytes:
     portable = without_path(defense)
     return json_bytes(portable.to_dict() | {"sha256": portable.sha256})
-
-
-def _software_versions() -> dict[str, str]:
-    versions = {"objectseeker": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions | {"platform": platform.platform()}
 
 
 def json_bytes(content: Any) -> bytes:
@@ -345,30 +332,27 @@ def _assumptions(gate: GateResult) -> list[dict[str, str]]:
     detector = (
         "identified by a hash of its weights and settings" if unverified is None else f"not verified: {unverified}"
     )
-    return [
-        {
-            "assumption": "the detector is a pure function of the pixels that it may see",
-            "how": f"{check}; that is a test, not a proof",
-        },
-        {
-            "assumption": "the patch is one axis-parallel rectangle in raw image pixels, and the rest of the image is "
-            "what the certificate was computed on",
-            "how": "assumed: it defines the attacker",
-        },
-        {
-            "assumption": "the patch is at most of the size that the certificate names",
-            "how": "assumed; the sizes are those of the policy",
-        },
-        {
-            "assumption": "the same numbers are computed where it is deployed",
-            "how": f"the detector is {detector}; the versions it ran with are in run/run.json; deploy on the same",
-        },
-        {
-            "assumption": "objects are what their annotations say",
-            "how": f"assumed, in dataset {run['dataset_fingerprint'][:16]}; unreadable images: "
-            f"{run['unreadable_images']}",
-        },
-    ]
+    stated = (
+        ("the detector is a pure function of the pixels that it may see", f"{check}; that is a test, not a proof"),
+        (
+            "the patch is one axis-parallel rectangle in raw image pixels, and the rest of the image is what the "
+            "certificate was computed on",
+            "assumed: it defines the attacker",
+        ),
+        (
+            "the patch is at most of the size that the certificate names",
+            "assumed; the sizes are those of the policy",
+        ),
+        (
+            "the same numbers are computed where it is deployed",
+            f"the detector is {detector}; the versions it ran with are in run/run.json; deploy on the same",
+        ),
+        (
+            "objects are what their annotations say",
+            f"assumed, in dataset {run['dataset_fingerprint'][:16]}; unreadable images: {run['unreadable_images']}",
+        ),
+    )
+    return [{"assumption": assumption, "how": how} for assumption, how in stated]
 
 
 def _readme(gate: GateResult) -> str:

@@ -23,7 +23,7 @@ from objectseeker.core.threats import ALL_LOCATIONS, Patch, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.detectors.check import DetectorCheck
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.gate.policy import Policy, Requirement, Unit, format_value
+from objectseeker.gate.policy import Policy, Requirement, format_value
 from objectseeker.metrics import metric
 from objectseeker.metrics.average_precision import percent
 from objectseeker.metrics.confidence_intervals import (
@@ -36,8 +36,9 @@ from objectseeker.metrics.confidence_intervals import (
 )
 from objectseeker.metrics.metric import Metric, difference_interval, with_unseen_objects
 from objectseeker.metrics.output_boxes import FALSE_POSITIVE, TRUE_POSITIVE
+from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, label_of, slice_selectors
-from objectseeker.metrics.tally import Tally
+from objectseeker.metrics.tally import Tally, TallyRequest
 from objectseeker.text import quote_plain
 
 Outcome = Literal["pass", "fail", "undecided"]
@@ -72,8 +73,8 @@ class RequirementResult:
     """
 
     requirement: Requirement
-    outcome: Outcome
-    reason: str
+    outcome: Outcome = "undecided"
+    reason: str = "there is nothing to measure it on"
     slice: str | None = None
     interval: ConfidenceInterval = NOTHING
     limit: float | None = None
@@ -232,27 +233,20 @@ def resolve_thresholds(policy: Policy, defense: Defense) -> Policy:
     )
 
 
-def required_threats(policy: Policy, attacks: Sequence[AttackResults]) -> list[ThreatModel]:
-    """Return the threats to certify against: those required, and those attacked."""
-    return [*_threats(policy, "certified_recall"), *(attack.threat for attack in attacks)]
+def tally_request(policy: Policy, defense: Defense, attacks: Sequence[AttackResults] = ()) -> TallyRequest:
+    """Return what to measure of a run: what a policy requires, and what attacks need."""
 
+    def threats(metric: str) -> tuple[ThreatModel, ...]:
+        return tuple(requirement.threat for requirement in policy.requirements if requirement.metric == metric)
 
-def required_joint_threats(policy: Policy) -> list[ThreatModel]:
-    """Return the threats to certify jointly against."""
-    return _threats(policy, "joint_certified_recall")
-
-
-def required_fabrication_threats(policy: Policy) -> list[ThreatModel]:
-    """Return the threats against which output boxes must be certified not fabricated."""
-    return [threat for name in BOX_METRICS for threat in _threats(policy, name)]
-
-
-def _threats(policy: Policy, metric: str) -> list[ThreatModel]:
-    return [requirement.threat for requirement in policy.requirements if requirement.metric == metric]
-
-
-def needs_curves(policy: Policy) -> bool:
-    return any(requirement.metric.startswith("clean_ap50") for requirement in policy.requirements)
+    return TallyRequest(
+        settings=EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule),
+        rule=defense.rule,
+        threats=(*threats("certified_recall"), *(attack.threat for attack in attacks)),
+        joint_threats=threats("joint_certified_recall"),
+        fabrication_threats=tuple(threat for metric in BOX_METRICS for threat in threats(metric)),
+        curves=any(requirement.metric.startswith("clean_ap50") for requirement in policy.requirements),
+    )
 
 
 def apply_policy(policy: Policy, release: Release, inputs: Mapping[str, Any]) -> GateResult:
@@ -267,8 +261,7 @@ def _result(requirement: Requirement, policy: Policy, release: Release) -> Requi
     if requirement.metric == "recall_under_attack":
         return _attack_result(requirement, policy, release)
     if requirement.against_baseline and release.baseline is None:
-        reason = "no baseline was given: add --baseline RUN"
-        return RequirementResult(requirement=requirement, outcome="undecided", reason=reason)
+        return RequirementResult(requirement=requirement, reason="no baseline was given: add --baseline RUN")
     measurements, baseline = release.measurements, release.baseline
     chosen, name = np.arange(len(measurements.ids)), requirement.slice
     if requirement.against_baseline and baseline is not None:
@@ -282,8 +275,7 @@ def _result(requirement: Requirement, policy: Policy, release: Release) -> Requi
         for slice_name, cut in slice_selectors(name, measurements, release.tags.of(chosen)).items()
     ]
     if not slices:
-        reason = f"no image has a value of {name}: tag them"
-        return RequirementResult(requirement=requirement, outcome="undecided", reason=reason)
+        return RequirementResult(requirement=requirement, reason=f"no image has a value of {name}: tag them")
     worst = min(slices, key=lambda result: (WORST_FIRST.index(result.outcome), result.margin))
     return replace(worst, slices=tuple(slices) if len(slices) > 1 else ())
 
@@ -397,8 +389,6 @@ def _decide(
         limit = -limit
     result = RequirementResult(
         requirement=requirement,
-        outcome="undecided",
-        reason="there is nothing to measure it on",
         limit=limit,
         interval=interval,
         images=images,
@@ -431,7 +421,9 @@ def _decide(
     more = additional_images(interval, limit, images)
     if more is None or more > MAX_IMAGE_FACTOR * images:
         return replace(result, reason="the value is at the limit itself: no number of images would decide it")
-    return replace(result, reason=_undecided_reason(interval, requirement.unit, more, images), additional_images=more)
+    span = f"{format_value(interval.low, requirement.unit)} to {format_value(interval.high, requirement.unit)}"
+    reason = f"the limit is within {span}: about {more:,} more images like these {images:,} would decide"
+    return replace(result, reason=reason, additional_images=more)
 
 
 def _first(holds: Callable[[int], bool], largest: int) -> int | None:
@@ -462,11 +454,6 @@ def _undecided_for_unseen(
         f"each it would be {value}: {' or '.join(ways) or 'the limit is out of reach'}"
     )
     return replace(result, reason=reason, additional_images=more)
-
-
-def _undecided_reason(interval: ConfidenceInterval, unit: Unit, more: int, images: int) -> str:
-    ends = f"{format_value(interval.low, unit)} to {format_value(interval.high, unit)}"
-    return f"the limit is within {ends}: about {more:,} more images like these {images:,} would decide"
 
 
 def _detector_check_result(requirement: Requirement, release: Release) -> RequirementResult:
@@ -504,7 +491,7 @@ def _attack_result(requirement: Requirement, policy: Policy, release: Release) -
         reason = "no attack with this patch was given: add --attack-results FILE, the attack.json of this defense"
         if attacks:
             reason = "none of the attacked objects is one of this run: attack the run that is judged"
-        return RequirementResult(requirement=requirement, outcome="undecided", reason=reason)
+        return RequirementResult(requirement=requirement, reason=reason)
     survivors: dict[FailureExample, bool] = {}
     for row in rows:
         example = FailureExample(row["image"], row["object"], row["class"], tuple(row["box"]))
@@ -535,37 +522,33 @@ def _attack_result(requirement: Requirement, policy: Policy, release: Release) -
     return replace(result, failure_examples=lost[:MAX_EXAMPLES])
 
 
-def _box_examples(requirement: Requirement, tally: Tally) -> list[FailureExample]:
-    """Return the images with most boxes that fail the requirement."""
-    assert tally.boxes is not None
-    certified = tally.boxes.certified[requirement.threat][ALL_LOCATIONS.index(requirement.location)]
-    if requirement.metric == "certified_true_positives":
-        fails = (tally.boxes.outcome == TRUE_POSITIVE) & ~certified
-    else:
-        fails = (tally.boxes.outcome == FALSE_POSITIVE) & certified
-    count = np.bincount(tally.boxes.image[fails], minlength=len(tally.ids))
+def _worst_images(tally: Tally, count: Ints) -> list[FailureExample]:
     worst = np.argsort(-count, kind="stable")[:MAX_EXAMPLES]
     return [FailureExample(tally.ids[n]) for n in worst.tolist() if count[n] > 0]
 
 
 def _failure_examples(requirement: Requirement, measurements: Tally) -> list[FailureExample]:
     """Return the largest objects that fail the requirement, or the images with most boxes that do."""
+    location = ALL_LOCATIONS.index(requirement.location)
     if requirement.metric in BOX_METRICS:
-        return _box_examples(requirement, measurements)
-    if requirement.metric in ("false_alert_rate", "fppi"):
-        count = measurements.flagged * 1
-        if requirement.metric == "fppi":
-            count = measurements.false_positives + measurements.flagged
-        worst = np.argsort(-count, kind="stable")[:MAX_EXAMPLES]
-        return [FailureExample(measurements.ids[n]) for n in worst.tolist() if count[n] > 0]
+        boxes = measurements.boxes
+        assert boxes is not None
+        certified = boxes.certified[requirement.threat][location]
+        if requirement.metric == "certified_true_positives":
+            fails = (boxes.outcome == TRUE_POSITIVE) & ~certified
+        else:
+            fails = (boxes.outcome == FALSE_POSITIVE) & certified
+        return _worst_images(measurements, np.bincount(boxes.image[fails], minlength=len(measurements.ids)))
+    if requirement.metric == "false_alert_rate":
+        return _worst_images(measurements, measurements.flagged * 1)
+    if requirement.metric == "fppi":
+        return _worst_images(measurements, measurements.false_positives + measurements.flagged)
     if requirement.metric == "joint_certified_recall":
         objects = np.bincount(measurements.image, minlength=len(measurements.ids))
-        lost = objects - measurements.guaranteed[requirement.threat]
-        worst = np.argsort(-lost, kind="stable")[:MAX_EXAMPLES]
-        return [FailureExample(measurements.ids[n]) for n in worst.tolist() if lost[n] > 0]
+        return _worst_images(measurements, objects - measurements.guaranteed[requirement.threat])
     holds: Bools = measurements.found
     if requirement.metric == "certified_recall":
-        holds = measurements.certified[requirement.threat][ALL_LOCATIONS.index(requirement.location)]
+        holds = measurements.certified[requirement.threat][location]
     missed = np.flatnonzero(~holds)
     worst = missed[np.argsort(-measurements.size[missed], kind="stable")[:MAX_EXAMPLES]]
     return [

@@ -45,33 +45,14 @@ from objectseeker.text import escape_invisible
 
 RenderedExamples = Mapping[FailureExample, bytes | str]  # a JPEG file, or why there is none
 
-PALETTE = resources.files("objectseeker").joinpath("report/web/palette.css").read_text(encoding="utf-8")
 METHODS = {"exact": "exact interval (Clopper-Pearson)", "bootstrap": "bootstrap over images (BCa)"}
-STYLE = """\
-:root { --undecided: light-dark(#7a5a00, #e6c229); }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 1rem; font: 16px/1.5 system-ui, sans-serif; color: var(--ink);
-  background: var(--paper); overflow-wrap: anywhere; }
-h1 { font-size: 1.4rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 0; }
-p { margin: .3rem 0; } .soft { color: var(--soft); font-size: .9rem; }
-section { border: 1px solid var(--line); border-left: .4rem solid var(--mark); border-radius: 8px; padding: .7rem .9rem;
-  margin: 1rem 0; background: var(--raised); break-inside: avoid; }
-.mark { color: var(--mark); font-weight: 700; }
-.pass { --mark: var(--yes); } .fail, .refuted { --mark: var(--no); } .undecided { --mark: var(--undecided); }
-.bar { position: relative; height: 1.6rem; margin: .6rem .4rem 0; }
-.bar::before { content: ""; position: absolute; inset: .75rem 0 auto; border-top: 2px solid var(--line); }
-.bar span { position: absolute; }
-.range { top: .3rem; height: 1rem; min-width: 2px; background: var(--mark); opacity: .4; border-radius: 3px; }
-.limit { top: 0; height: 1.6rem; border-left: 2px dashed var(--ink); }
-.value { top: .45rem; width: .7rem; height: .7rem; margin-left: -.35rem; border-radius: 50%; background: var(--mark); }
-.ends { display: flex; justify-content: space-between; gap: 1rem; margin: 0; }
-.examples { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); gap: .6rem; }
-figure { margin: 0; } img { width: 100%; height: auto; display: block; border-radius: 4px; }
-figcaption { font-size: .85rem; color: var(--soft); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line); font-size: .9rem; }
-summary { cursor: pointer; }
-"""
+
+
+def _style() -> str:
+    files = resources.files("objectseeker")
+    return "".join(
+        files.joinpath(name).read_text(encoding="utf-8") for name in ("report/web/palette.css", "gate/page.css")
+    )
 
 
 def write_reports(
@@ -141,7 +122,7 @@ def to_html(gate: GateResult, examples: RenderedExamples) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; style-src '
         "'unsafe-inline'\">\n"
-        f"<title>Release gate: {MARKS[gate.verdict]}</title>\n<style>\n{PALETTE}{STYLE}</style>\n</head>\n"
+        f"<title>Release gate: {MARKS[gate.verdict]}</title>\n<style>\n{_style()}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Any, Literal
 
 from objectseeker import codec
@@ -24,6 +25,8 @@ MAX_BOXES = 1_000_000
 Limit = Literal["at_least", "at_most", "max_regression"]
 LIMITS: tuple[Limit, ...] = ("at_least", "at_most", "max_regression")
 Unit = Literal["%", "points", ""]  # a share, a difference of shares, a number
+
+EXAMPLE = resources.files(__package__).joinpath("example.toml").read_text(encoding="utf-8")
 
 PATCH = ("location", "patch_area", "patch_aspect", "certification_threshold")
 OBJECTS = ("classes", "object_size", "slice")
@@ -332,98 +335,3 @@ def _require_known(item: Mapping[str, Any], keys: tuple[str, ...], source: str) 
 
 def _suggest(name: str, known: Any) -> str:
     return suggest_name(name, known) or f"it knows {', '.join(known)}"
-
-
-EXAMPLE = """\
-# What a release must show. Apply it with:
-#   objectseeker gate RUN --defense tuned/defense.json --policy policy.toml
-format = 1
-
-# Every requirement is tested at the ends of its two-sided interval, not at the measured value: it passes if the worse
-# end is good enough and fails if even the better end is not; in between there is too little data to decide. With 0.95 a
-# release that is not good enough passes about one time in forty.
-confidence = 0.95
-# bootstrap_samples = 2000   # resamples of the images
-# seed = 0
-
-# Images unlike any in the run may exist: of n images none was such a one, so they are at most about 3.7 / n of all. No
-# sample tells how many objects they have; you do. A requirement passes only if it would even if every one of them held
-# this many objects, all of them lost, or this many false positives.
-max_boxes_per_image = 100
-
-# The share of all objects that no square patch of 1 % of the image can hide, wherever it is.
-[[require]]
-metric = "certified_recall"
-location = "anywhere"       # far, close, over, anywhere or outside
-patch_area = "1%"           # share of the image; patch_aspect = 2.0 for one twice as wide as high
-at_least = "25 %"
-min_objects = 100           # in the sample; with fewer it is undecided
-
-# The share of all objects guaranteed to remain under any one such patch. It is at one place at a time, so that is more.
-# [[require]]
-# metric = "joint_certified_recall"
-# patch_area = "1%"
-# at_least = "40 %"
-
-# Of the boxes that match an object, the share that no such patch can have made; of those that match none, at most.
-# [[require]]
-# metric = "certified_true_positives"
-# location = "anywhere"
-# patch_area = "1%"
-# at_least = "30 %"
-# [[require]]
-# metric = "certified_false_positives"
-# location = "anywhere"
-# patch_area = "1%"
-# at_most = "30 %"
-
-# The same for people that are large enough, with more of each covered than a touch.
-# [[require]]
-# metric = "certified_recall"
-# location = "over"
-# patch_area = "1%"
-# certification_threshold = 0.1   # T: share of the object that the remaining box must exceed
-# classes = ["person"]
-# object_size = [0.05, 1.0] # shares of the image
-# at_least = "20 %"
-
-# In every weather; --tags FILE has a column `weather`. slice = "class" and slice = "size" need no file.
-# [[require]]
-# metric = "certified_recall"
-# location = "far"
-# slice = "weather"         # or "weather=rain"
-# at_least = "40 %"
-
-# What the defense may cost.
-[[require]]
-metric = "clean_ap50_loss"
-at_most = "2 points"
-
-[[require]]
-metric = "clean_recall"
-at_least = "50 %"
-
-[[require]]
-metric = "false_alert_rate" # clean images to which masks add a box
-at_most = "30 %"
-
-# [[require]]
-# metric = "fppi"           # false positives per clean image, of the defended detector
-# at_most = 1.5
-
-# No regression: --baseline RUN is the previous release, on the same images.
-# [[require]]
-# metric = "clean_ap50"
-# max_regression = "0.5 points"
-
-# --attack-results FILE: attack.json of exactly this defense and patch.
-# [[require]]
-# metric = "recall_under_attack"
-# location = "over"
-# patch_area = "1%"
-# at_least = "60 %"
-
-# --detector-check FILE: the output of objectseeker check --defense FILE --json.
-# [[require]]
-# metric = "detector_check"
-"""

@@ -20,18 +20,15 @@ from objectseeker.gate.judge import (
     GateResult,
     Release,
     apply_policy,
-    needs_curves,
-    required_fabrication_threats,
-    required_joint_threats,
-    required_threats,
     resolve_thresholds,
+    tally_request,
 )
 from objectseeker.gate.policy import Policy, parse_policy
-from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.metrics.slices import NO_TAGS, tags_of_run
-from objectseeker.metrics.tally import Tally, TallyRequest, tally_images
+from objectseeker.metrics.tally import Tally, tally_images
 from objectseeker.runs.manifest import INDEX, encode_manifest
 from objectseeker.runs.run import BROKEN, MANIFEST, Run, encode_unreadable, numbered_files
+from objectseeker.runs.tables import sha256_of
 
 Content = bytes | Path
 
@@ -65,37 +62,26 @@ def judge_release(files: ReleaseFiles, on_image: Callable[[], None] = lambda: No
         report = read_detector_check(files.detector_check)
     for run in files.runs:
         _require_complete(run)
+
+    def measure(run: Run, defense: Defense) -> Tally:
+        request = tally_request(policy, defense, attacks)
+        if request.curves:  # AP50 is measured along the whole curve of the rule
+            run.require_scores(lowest_masked=request.settings.min_mask_score)
+        return tally_images(run.images(), run.label_map, request, max_images=None, on_image=on_image).tally
+
     baseline = None
     if files.baseline is not None and files.baseline_defense is not None:
         _require_comparable(files)
-        baseline = _measure(files.baseline, files.baseline_defense, policy, attacks, on_image)
+        baseline = measure(files.baseline, files.baseline_defense)
     release = Release(
         defense=files.defense,
-        measurements=_measure(files.run, files.defense, policy, attacks, on_image),
+        measurements=measure(files.run, files.defense),
         baseline=baseline,
         tags=NO_TAGS if files.tags is None else tags_of_run(files.tags, files.run),
         attacks=attacks,
         detector_check=report,
     )
     return apply_policy(policy, release, describe_inputs(files)), release.measurements
-
-
-def _measure(
-    run: Run, defense: Defense, policy: Policy, attacks: Sequence[AttackResults], on_image: Callable[[], None]
-) -> Tally:
-    """Measure a run under a defense for all requirements of a policy."""
-    settings = EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
-    request = TallyRequest(
-        settings=settings,
-        rule=defense.rule,
-        threats=tuple(required_threats(policy, attacks)),
-        joint_threats=tuple(required_joint_threats(policy)),
-        fabrication_threats=tuple(required_fabrication_threats(policy)),
-        curves=needs_curves(policy),
-    )
-    if request.curves:
-        run.require_scores(lowest_masked=settings.min_mask_score)  # AP50 is measured along the whole curve of the rule
-    return tally_images(run.images(), run.label_map, request, max_images=None, on_image=on_image).tally
 
 
 def read_policy(file: Path) -> Policy:
@@ -138,8 +124,7 @@ def describe_inputs(files: ReleaseFiles) -> dict[str, Any]:
 
 def file_sha256(file: Path) -> str:
     try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return sha256_of(file)
     except OSError as error:
         raise ObjectSeekerError(f"cannot read {file}: {error.strerror}") from None
 
@@ -202,19 +187,15 @@ def _require_comparable(files: ReleaseFiles) -> None:
             f"the baseline certifies something else: {before}; the release certifies {certified}. Compare defenses "
             "that certify the same."
         )
-    known = _image_hashes(files.baseline)
-    for image, digest in _image_hashes(files.run).items():
+    known, hashes = (
+        {run.manifest.images[index].id: digest for index, digest in zip(run.indices, run.file_hashes(), strict=True)}
+        for run in (files.baseline, files.run)
+    )
+    for image, digest in hashes.items():
         if known.get(image, digest) != digest:
             raise ObjectSeekerError(
                 f"the baseline observed other pixels for image {image}: observe both on the same files"
             )
-
-
-def _image_hashes(run: Run) -> dict[str, str]:
-    """Return the hash of every image file, by image id."""
-    manifest = run.manifest
-    parts = range(-(-len(manifest.images) // manifest.images_per_part))
-    return {manifest.images[index].id: digest for part in parts for index, digest in run.hashes(part).items()}
 
 
 def _require_complete(run: Run) -> None:

@@ -106,28 +106,23 @@ def to_junit(gate: GateResult) -> str:
     skipped = str(undecided if gate.allow_undecided else 0)
     suite = ElementTree.SubElement(root, "testsuite", {**attributes, "skipped": skipped})
     for result in gate.results:
-        _add_junit_case(suite, result, gate.allow_undecided)
+        case = _junit_case(suite, result.requirement.metric, result.requirement.name)
+        reason = format_reason(result)
+        lines = [result.requirement.describe_with_limit(), format_metric(result), sample_size(result), reason]
+        lines += [f"{part.slice}: {part.outcome}, {format_metric(part)}" for part in result.slices]
+        details, message = _escape_xml("\n".join(line for line in lines if line)), _escape_xml(reason)
+        if result.outcome == "undecided" and gate.allow_undecided:
+            ElementTree.SubElement(case, "skipped", {"message": message})
+        elif result.outcome != "pass":
+            failure = ElementTree.SubElement(case, "failure", {"type": result.outcome, "message": message})
+            failure.text = details
+        ElementTree.SubElement(case, "system-out").text = details
     case = _junit_case(suite, "certificates", "no certificate is refuted by an attack file")
     if gate.refuted:
         error = ElementTree.SubElement(case, "error", {"type": "refuted", "message": gate.summarize()})
         error.text = _escape_xml("\n".join(gate.refuted))
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def _add_junit_case(suite: ElementTree.Element, result: RequirementResult, allow_undecided: bool) -> None:
-    requirement = result.requirement
-    case = _junit_case(suite, requirement.metric, requirement.name)
-    message = _escape_xml(format_reason(result))
-    lines = [requirement.describe_with_limit(), format_metric(result), sample_size(result), format_reason(result)]
-    lines += [f"{part.slice}: {part.outcome}, {format_metric(part)}" for part in result.slices]
-    details = _escape_xml("\n".join(line for line in lines if line))
-    if result.outcome == "undecided" and allow_undecided:
-        ElementTree.SubElement(case, "skipped", {"message": message})
-    elif result.outcome != "pass":
-        failure = ElementTree.SubElement(case, "failure", {"type": result.outcome, "message": message})
-        failure.text = details
-    ElementTree.SubElement(case, "system-out").text = details
 
 
 def _junit_case(suite: ElementTree.Element, metric: str, name: str) -> ElementTree.Element:

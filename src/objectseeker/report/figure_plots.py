@@ -152,7 +152,7 @@ def _precision_recall(context: FigureContext) -> Drawn:
 def _clean_recall(context: FigureContext) -> Drawn:
     steps = sweeps.by_clean_recall(context.image_set, context.settings, CLEAN_RECALLS)
     x = [step.outcome.clean_recall for step in steps]
-    panel = replace(_certified(steps, "clean recall (mean over classes), %", x=x), x_limits=(0, 100))
+    panel = _certified(steps, "clean recall (mean over classes), %", x=x, x_limits=(0, 100))
     return _table(steps), Plot("Certified recall against clean recall", [panel], _note(context, hide=("point",)))
 
 
@@ -172,7 +172,7 @@ def _fppi(context: FigureContext) -> Drawn:
         y_limits=zoomed_limits([value for line in clean for value in line.y], min_span=30),
         if_empty=_why_empty(steps),
     )
-    certified = replace(_certified(steps, FPPI_LABEL), title="certified")
+    certified = _certified(steps, FPPI_LABEL, title="certified")
     panels = [replace(panel, x_scale="log", ticks=_value_ticks(steps)) for panel in (found, certified)]
     note = f"{OWN_THRESHOLDS} {_note(context, hide=('point',))}"
     if _has_gaps(steps):
@@ -194,9 +194,9 @@ def _lines(context: FigureContext) -> Drawn:
 def _cost(context: FigureContext) -> Drawn:
     steps = context.by_lines
     ticks = {float(step.forward_passes or 0): f"{step.forward_passes}\nk = {step.value:g}" for step in steps}
-    panel = _certified(steps, "forward passes per image", x=[step.forward_passes for step in steps])
-    note = f"{LINE_SUBSET_SENTENCE} {_note(context, gaps=_has_gaps(steps), hide=('masks',))}"
-    return _table(steps), Plot("Certified recall against cost", [replace(panel, ticks=ticks)], note)
+    panel = _certified(steps, "forward passes per image", x=[step.forward_passes for step in steps], ticks=ticks)
+    note = f"{LINE_SUBSET_SENTENCE} {_note(context, steps, hide=('masks',))}"
+    return _table(steps), Plot("Certified recall against cost", [panel], note)
 
 
 @_figure("alpha", "AP and certified recall against alpha, the lowest mask_threshold")
@@ -244,7 +244,7 @@ def _threshold(context: FigureContext) -> Drawn:
     for where, line in zip(PATCH_LOCATIONS, panel.series, strict=True):
         mean = means[where]
         series.append(line if mean is None else replace(line, label=f"{where} (mean {mean:.1f})"))
-    note = _note(context, gaps=_has_gaps(steps), hide=("T",))
+    note = _note(context, steps, hide=("T",))
     return table, Plot("Effect of the certification threshold", [replace(panel, series=series)], note, legend_columns=2)
 
 
@@ -292,8 +292,7 @@ def _iou_threshold(context: FigureContext) -> Drawn:
     by_iou = context.settings.iou_variant()
     steps = sweeps.by_threshold(context.image_set, by_iou)
     panel = _certified(steps, "T, IoU with the object", marked=IOU_THRESHOLD)
-    note = _note(context, gaps=_has_gaps(steps), hide=("T",))
-    note = f"IoU rule, filter_iou {by_iou.rule.filter_threshold:g}. {note}"
+    note = f"IoU rule, filter_iou {by_iou.rule.filter_threshold:g}. {_note(context, steps, hide=('T',))}"
     return _table(steps), Plot("IoU rule: effect of the certification threshold", [panel], note)
 
 
@@ -335,7 +334,7 @@ def _patch_area(context: FigureContext) -> Drawn:
                 if_empty=_why_empty(steps),
             )
         )
-    note = f"{about} {_note(context, gaps=_has_gaps(steps), hide=('masks', 'area'))}"
+    note = f"{about} {_note(context, steps, hide=('masks', 'area'))}"
     note += f" {JOINTLY}" if threat.count == 1 else ""
     plot = Plot("Certified recall against patch area", panels, note, legend_columns=len(PATCH_LOCATIONS) + 1)
     return _table(steps), plot
@@ -346,8 +345,8 @@ def _patch_aspect(context: FigureContext) -> Drawn:
     used = context.settings.threat.aspect
     steps = sweeps.by_patch_aspect(context.image_set, context.settings, sorted({*sweeps.PATCH_ASPECTS, used}))
     ticks = {aspect: f"{aspect:g}:1" if aspect >= 1 else f"1:{1 / aspect:g}" for aspect in sweeps.PATCH_ASPECTS}
-    panel = replace(_certified(steps, "patch width : height", marked=used), x_scale="log", ticks=ticks)
-    note = _note(context, gaps=_has_gaps(steps), hide=("aspect",))
+    panel = _certified(steps, "patch width : height", marked=used, x_scale="log", ticks=ticks)
+    note = _note(context, steps, hide=("aspect",))
     return _table(steps), Plot("Certified recall against patch aspect ratio", [panel], note)
 
 
@@ -393,9 +392,7 @@ def _splits(context: FigureContext) -> Drawn:
         for part in parts
     ]
     panel = _bar_panel(bars, names, "AP50 and certified recall, %")
-    return _table(parts), Plot(
-        "Two disjoint random halves of the images", [panel], _note(context, gaps=_has_gaps(parts))
-    )
+    return _table(parts), Plot("Two disjoint random halves of the images", [panel], _note(context, parts))
 
 
 def _sweep(
@@ -408,7 +405,7 @@ def _sweep(
         Line("undefended AP50", x, [step.undefended_ap50 for step in steps], LINE_STYLES["undefended"]),
         Line("defended AP50", x, [step.outcome.ap50 for step in steps], LINE_STYLES["defended"]),
     ]
-    gain = replace(_certified(steps, x_label, marked=used), title="certified")
+    gain = _certified(steps, x_label, marked=used, title="certified")
     cost = replace(
         gain,
         title="clean AP",
@@ -416,12 +413,10 @@ def _sweep(
         series=series,
         y_limits=zoomed_limits([value for line in series for value in line.y]),
     )
-    return _table(steps), Plot(title, [cost, gain], _note(context, gaps=_has_gaps(steps), hide=(hide,)))
+    return _table(steps), Plot(title, [cost, gain], _note(context, steps, hide=(hide,)))
 
 
-def _certified(
-    steps: Sequence[SweepPoint], x_label: str, *, x: Sequence[Value] | None = None, marked: float | None = None
-) -> Panel:
+def _certified(steps: Sequence[SweepPoint], x_label: str, *, x: Sequence[Value] | None = None, **panel: Any) -> Panel:
     """Plot certified recall per patch location, by default against the value that a sweep varies."""
     certified = [step.outcome.certified_recall() for step in steps]
     x = [step.value for step in steps] if x is None else x
@@ -431,8 +426,8 @@ def _certified(
         y_label=CERTIFIED_SHARE,
         series=series,
         y_limits=zero_based_limits([value for line in series for value in line.y]),
-        marked=marked,
         if_empty=_why_empty(steps),
+        **panel,
     )
 
 
@@ -462,10 +457,12 @@ def _why_empty(steps: Sequence[SweepPoint]) -> str:
     return best.caveat() or "there is nothing to show"
 
 
-def _note(context: FigureContext, *, gaps: bool = False, hide: Collection[str] = ()) -> str:
-    """Return the caveats of certified recall."""
+def _note(
+    context: FigureContext, steps: Sequence[SweepPoint | Part] = (), *, gaps: bool = False, hide: Collection[str] = ()
+) -> str:
+    """Return the caveats of certified recall, of which some of the steps may have none."""
     note = _describe_settings(context, hide=hide)
-    if gaps:
+    if gaps or _has_gaps(steps):
         note += f" Gaps: {_point(context)} is not reached."
     if context.vacuous_far:
         note += f" {context.vacuous_far:,} of the objects have no far position and count as certified there (vacuous)."

@@ -368,7 +368,6 @@ def _pending_images(run: Run, dataset: Dataset) -> Iterator[ImageTask]:
 
 def select_images(dataset: Dataset, count: int, seed: int | None) -> Iterator[DatasetImage]:
     """Yield `count` images: the first ones, or with a seed a random sample, of which a larger one has all."""
-    """Return the first `count` images in the run's order, which does not depend on `count`."""
     if seed is None:
         return islice(dataset.images, count if count < len(dataset) else None)
 
