@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from objectseeker.datasets import match_classes
-from objectseeker.datasets.voc import NAMES as VOC
+from objectseeker.detectors.network.class_names import VOC_20 as VOC
 from objectseeker.errors import ObjectSeekerError
 
 COCO_SIDE_OF_VOC = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
-from objectseeker.datasets.parsing import SkipLog, read_json, require_folder
+from objectseeker.datasets.parsing import SkipLog, folder_of, read_json
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.files.remote import Url, is_url
@@ -41,7 +41,7 @@ def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     for _, item, source in _items(content, "annotations", file):
         key = _id(item, "image_id", source)
         if key not in records:
-            raise ObjectSeekerError(f"{source} is for image {quote_plain(key)}, which the file does not list")
+            raise ObjectSeekerError(f"{source} is for image {quote_plain(key)}, which the file does not list. Add it.")
         records[key].boxes.append(_box(item, names, source))
     return build_dataset(f"coco:{file}:{images}", tuple(names.values()), records.values(), skip_log)
 
@@ -50,13 +50,11 @@ def _find_files(spec: str, path_spec: str) -> tuple[Path, Path | Url]:
     """Return annotation file and image folder; paths may contain colons, so what exists decides."""
     parts = path_spec.rstrip(":").split(":")
     for count in range(1, len(parts) + 1):
-        path, rest = Path(":".join(parts[:count])).expanduser(), ":".join(parts[count:])
+        path, images = Path(":".join(parts[:count])).expanduser(), ":".join(parts[count:])
         if path.is_file():
-            if not rest:
+            if not images:
                 raise ObjectSeekerError(f"{spec!r} names no image folder. Give {FORM}.")
-            if is_url(rest):
-                return path, Url(rest.rstrip("/"))
-            return path, require_folder(Path(rest).expanduser(), f"{spec!r}: {rest!r} is not a folder. Give {FORM}.")
+            return path, Url(images.rstrip("/")) if is_url(images) else folder_of(images, spec, FORM)
     directory, _, split = path_spec.rpartition(":")
     for text, name in ((path_spec, ""), (directory, split)):
         if text and (root := Path(text).expanduser()).is_dir():
@@ -71,7 +69,8 @@ def _find_in_root(spec: str, root: Path, split: str) -> tuple[Path, Path]:
     if not splits:
         raise ObjectSeekerError(f"{spec!r}: there is no {root / ANNOTATIONS / PREFIX}SPLIT.json. Give {FORM}.")
     if split and split not in splits:
-        raise ObjectSeekerError(f"{spec!r}: there is no split {split!r} in {root}; it has {', '.join(splits)}")
+        known = ", ".join(splits)
+        raise ObjectSeekerError(f"{spec!r}: there is no split {split!r} in {root}; it has {known}. Give one of them.")
     complete: dict[str, Path] = {}
     for name in [split] if split else splits:
         folders = (root / name, root / "images" / name, root / "images")
@@ -92,7 +91,7 @@ def _items(content: JsonObject, key: str, file: Path) -> Iterator[tuple[str, Jso
     """Yield the id, the item and its place (for messages) of one of the file's lists; ids are unique."""
     items = content.get(key)
     if not isinstance(items, list):
-        raise ObjectSeekerError(f"{file} is not a COCO annotation file: it has no list {key!r}")
+        raise ObjectSeekerError(f"{file} is not a COCO annotation file: it has no list {key!r}. Name another file.")
     seen: set[str] = set()
     for position, item in enumerate(items):
         source = f"{file}, {key}[{position}]"
@@ -119,7 +118,9 @@ def _record(key: str, item: JsonObject, path: Path | Url, source: str) -> ImageR
 def _box(item: JsonObject, names: dict[str, str], source: str) -> Annotation:
     category = _id(item, "category_id", source)
     if category not in names:
-        raise ObjectSeekerError(f"{source} is of category {quote_plain(category)}, which the file does not list")
+        raise ObjectSeekerError(
+            f"{source} is of category {quote_plain(category)}, which the file does not list. Add it."
+        )
     x, y, width, height = _bbox(item, source)
     crowd = item.get("iscrowd", 0)
     if crowd not in (0, 1):

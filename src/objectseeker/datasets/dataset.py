@@ -7,7 +7,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar, overload
 
@@ -18,7 +20,7 @@ from objectseeker.core.masks import Image
 from objectseeker.core.observation import NO_TRACK, FrameIndex
 from objectseeker.datasets.parsing import IMPOSSIBLE, NO_AREA, OUTSIDE, InvalidAnnotationError, SkipLog
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.images import load_image, require_size
+from objectseeker.files.images import load_sized
 from objectseeker.files.remote import Url
 from objectseeker.text import display_path, quote
 
@@ -57,13 +59,6 @@ class DatasetImage:
     def load(self) -> Image:
         """Load the pixels; raise an error if their size is not the one that the boxes were drawn on."""
         return load_sized(self.path, self.size)
-
-
-def load_sized(path: Path | Url, size: tuple[int, int] | None) -> Image:
-    """Load an image; raise an error if its size is not the one that its annotation states, if any."""
-    image = load_image(path)
-    require_size(image, path, size)
-    return image
 
 
 class IndexedSequence(Sequence[_T]):
@@ -167,9 +162,12 @@ def build_dataset(
     """
     skip_log = skip_log or SkipLog(strict=True)
     _reject_duplicates(names, f"{spec} names the class")
-    records = [replace(record, boxes=_valid_boxes(record, skip_log)) for record in records]
+    records = [
+        replace(record, boxes=skip_log.parse_each(partial(_check_box, size=record.size), record.boxes))
+        for record in records
+    ]
     if not records:
-        raise ObjectSeekerError(f"{spec} holds no images")
+        raise ObjectSeekerError(f"{spec} holds no images. Name another.")
     _reject_duplicates([record.id for record in records], f"{spec} lists the image")
     labels = {name: label for label, name in enumerate(names)}
     digest = hashlib.sha256(_line(names))
@@ -214,7 +212,7 @@ def stream_dataset(spec: str, files: Callable[[SkipLog], Iterator[ImageFile]], s
         pass
     ((count, fingerprint),) = seen
     if not count:
-        raise ObjectSeekerError(f"{spec} holds no images")
+        raise ObjectSeekerError(f"{spec} holds no images. Name another.")
     return Dataset(spec, (), LazySequence(images, count), fingerprint, skip_log.warnings)
 
 
@@ -230,26 +228,18 @@ def _image(record: ImageRecord, labels: dict[str, int]) -> DatasetImage:
     return DatasetImage(record.id, record.path, record.size, ground_truth, ignore, crowd, record.frame, track)
 
 
-def _valid_boxes(record: ImageRecord, skip_log: SkipLog) -> list[Annotation]:
-    boxes = []
-    for box in record.boxes:
-        with skip_log:
-            _check_box(box, record.size)
-            boxes.append(box)
-    return boxes
-
-
-def _check_box(box: Annotation, size: tuple[int, int] | None) -> None:
+def _check_box(box: Annotation, size: tuple[int, int] | None) -> Annotation:
     x1, y1, x2, y2 = box.xyxy
     if not all(math.isfinite(value) and abs(value) <= LARGEST_COORDINATE for value in box.xyxy):
-        message = f"{box.source} has a box with an impossible coordinate: {quote(list(box.xyxy))}"
-        raise InvalidAnnotationError(IMPOSSIBLE, box.source, message)
+        problem = f"has a box with an impossible coordinate: {quote(list(box.xyxy))}"
+        raise InvalidAnnotationError(IMPOSSIBLE, box.source, problem)
     if not (x1 < x2 and y1 < y2):
-        message = f"{box.source} has a box of {x2 - x1:g} x {y2 - y1:g} pixels; both sides must be above 0"
-        raise InvalidAnnotationError(NO_AREA, box.source, message)
+        problem = f"has a box of {x2 - x1:g} x {y2 - y1:g} pixels; both sides must be above 0"
+        raise InvalidAnnotationError(NO_AREA, box.source, problem)
     if size is not None and not (x1 < size[0] and y1 < size[1] and x2 > 0 and y2 > 0):
-        message = f"{box.source} has a box entirely outside its {size[0]}x{size[1]} image: {list(box.xyxy)}"
-        raise InvalidAnnotationError(OUTSIDE, box.source, message)
+        problem = f"has a box entirely outside its {size[0]}x{size[1]} image: {list(box.xyxy)}"
+        raise InvalidAnnotationError(OUTSIDE, box.source, problem)
+    return box
 
 
 def _file_size(record: ImageRecord) -> int | None:
@@ -264,29 +254,27 @@ def _file_size(record: ImageRecord) -> int | None:
             return record.path.stat().st_size
     except (OSError, ValueError):  # a name the file system cannot hold
         pass
-    raise ObjectSeekerError(f"image {quote(record.id)} has no file at {display_path(record.path)}")
+    raise ObjectSeekerError(f"image {quote(record.id)} has no file at {display_path(record.path)}. Add it.")
 
 
 def _overhang_warnings(records: Iterable[ImageRecord]) -> list[str]:
     """Return one sentence on the boxes that reach outside their image; they are kept unchanged."""
-    count, largest, example = 0, OVERHANG, ""
-    for record in records:
-        for box in record.boxes:
-            overhang = _overhang(box.xyxy, record.size)
-            count += overhang > OVERHANG
-            if overhang > largest:
-                largest, example = overhang, box.source
-    if not count:
-        return []
-    return [
-        f"boxes that reach more than {OVERHANG:g} pixel outside their image, kept as annotated: {count}, the furthest "
-        f"by {largest:.1f} pixels ({example}); many or far ones mean that images were resized or cropped after they "
-        "were annotated"
+    overhangs = [
+        (max(-x1, -y1, x2 - record.size[0], y2 - record.size[1]), box.source)
+        for record in records
+        if record.size is not None
+        for box in record.boxes
+        for x1, y1, x2, y2 in (box.xyxy,)
     ]
-
-
-def _overhang(xyxy: Xyxy, size: tuple[int, int] | None) -> float:
-    return 0.0 if size is None else max(-xyxy[0], -xyxy[1], xyxy[2] - size[0], xyxy[3] - size[1])
+    overhangs = [(overhang, source) for overhang, source in overhangs if overhang > OVERHANG]
+    if not overhangs:
+        return []
+    largest, example = max(overhangs, key=itemgetter(0))
+    return [
+        f"boxes that reach more than {OVERHANG:g} pixel outside their image, kept as annotated: {len(overhangs)}, the "
+        f"furthest by {largest:.1f} pixels ({example}); many or far ones mean that images were resized or cropped "
+        "after they were annotated"
+    ]
 
 
 def _reject_duplicates(values: Sequence[str], opening: str) -> None:

@@ -71,15 +71,15 @@ def store_maite_dataset(dataset: Any, folder: Path, *, white: float = 1.0) -> Da
 
 def import_maite_dataset(spec: str) -> Any:
     """Import the dataset, or the function that returns one, of python:MODULE:NAME; executes its code."""
-    module, found = import_named(spec.removeprefix(PYTHON))
-    if not is_maite_dataset(found) and callable(found):
-        found = found()
-    if not is_maite_dataset(found):
+    module, dataset = import_named(spec.removeprefix(PYTHON))
+    if not is_maite_dataset(dataset) and callable(dataset):
+        dataset = dataset()
+    if not is_maite_dataset(dataset):
         raise ObjectSeekerError(
-            f"{spec} is not a MAITE dataset: got {type(found).__name__} of {module.__name__}. It needs a length, an "
+            f"{spec} is not a MAITE dataset: got {type(dataset).__name__} of {module.__name__}. It needs a length, an "
             "index and metadata with an id, or must be a function that returns such an object."
         )
-    return found
+    return dataset
 
 
 def store_image(image: Image, file: Path) -> None:

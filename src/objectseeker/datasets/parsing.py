@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
@@ -27,6 +27,8 @@ MAX_YAML_VALUES = 100_000  # keys, values, lists and mappings: about five second
 MAX_YAML_DEPTH = 20  # lists and mappings inside each other
 
 YamlValue: TypeAlias = "str | list[YamlValue] | dict[str, YamlValue]"
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 # Why items are skipped, as warnings say it
@@ -39,15 +41,13 @@ NOT_UTF8 = "files whose names are not UTF-8 skipped"
 class InvalidAnnotationError(ObjectSeekerError):
     """One annotation or file that cannot be used, while the rest of the dataset can."""
 
-    def __init__(self, reason: str, source: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, reason: str, source: str, problem: str) -> None:
+        super().__init__(f"{source} {problem}")
         self.reason, self.source = reason, source
 
 
 class SkipLog:
     """Counts of what a reader skipped, and what the user allows.
-
-    Used as a context manager around one item, it skips and counts the item on an `InvalidAnnotationError`.
 
     Args:
         strict: Raise instead of skipping.
@@ -60,14 +60,17 @@ class SkipLog:
         self._first: dict[str, str] = {}
         self._last: dict[str, str] = {}
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
-        if self.strict or not isinstance(error, InvalidAnnotationError):
-            return False
-        self._count(error.reason, error.source)
-        return True
+    def parse_each(self, parse: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        """Parse every item; skip and count one that raises an `InvalidAnnotationError`."""
+        results = []
+        for item in items:
+            try:
+                results.append(parse(item))
+            except InvalidAnnotationError as error:
+                if self.strict:
+                    raise
+                self._count(error.reason, error.source)
+        return results
 
     def record_skip(self, reason: str, source: str, message: str) -> None:
         """Count one skipped item; raise `message` instead if strict."""
@@ -139,12 +142,13 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ObjectSeekerError(f"{path} is not a text file in UTF-8") from None
+        raise ObjectSeekerError(f"{path} is not a text file in UTF-8. Save it as one.") from None
 
 
-def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Return the lines that are not blank, each with its number (from 1)."""
-    return [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
+def read_lines(path: Path) -> list[tuple[str, str]]:
+    """Return the lines that are not blank, each after its place, for messages."""
+    lines = enumerate(read_text(path).splitlines(), start=1)
+    return [(f"{path} line {number}", line) for number, line in lines if line.strip()]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -152,7 +156,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_bytes(path).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ObjectSeekerError(f"{path} is not valid JSON: {error}") from None
+        raise ObjectSeekerError(f"{path} is not valid JSON: {error}. Correct it.") from None
     if not isinstance(content, dict):
         raise ObjectSeekerError(f"{path} must hold a JSON object: got {quote(content)}")
     return content
@@ -166,7 +170,9 @@ def read_yaml(path: Path) -> dict[str, YamlValue]:
     """
     text = read_text(path)
     if len(text) > MAX_YAML_LENGTH:
-        raise ObjectSeekerError(f"{path} is too large: {len(text):,} characters, at most {MAX_YAML_LENGTH:,} are read")
+        raise ObjectSeekerError(
+            f"{path} is too large: {len(text):,} characters, at most {MAX_YAML_LENGTH:,} are read. Shorten it."
+        )
     try:
         content = yaml.load(text, _TextLoader)
     except yaml.MarkedYAMLError as error:
@@ -243,7 +249,7 @@ def read_xml(path: Path, root_tag: str, kind: str) -> Element:
     except ObjectSeekerError:
         raise
     except (expat.ExpatError, LookupError, ValueError) as error:
-        raise ObjectSeekerError(f"{path} is not valid XML: {error}") from None
+        raise ObjectSeekerError(f"{path} is not valid XML: {error}. Correct it.") from None
     root = builder.close()
     if root.tag != root_tag:
         raise ObjectSeekerError(
@@ -254,13 +260,13 @@ def read_xml(path: Path, root_tag: str, kind: str) -> Element:
 
 def parse_number(text: str, name: str, source: str) -> float:
     """Return the finite number in `text`; `source` and `name` are its place, for the message."""
-    message = f"{source} has {quote(text)} where {name} should be a number"
+    problem = f"has {quote(text)} where {name} should be a number"
     try:
         value = float(text.replace("_", "?"))  # Python would read 1_0 as 10
     except ValueError:
-        raise ObjectSeekerError(message) from None
+        raise ObjectSeekerError(f"{source} {problem}") from None
     if not math.isfinite(value):
-        raise InvalidAnnotationError(IMPOSSIBLE, source, message)
+        raise InvalidAnnotationError(IMPOSSIBLE, source, problem)
     return value
 
 
@@ -283,6 +289,11 @@ def require_folder(path: Path, message: str) -> Path:
     if not path.is_dir():
         raise ObjectSeekerError(message)
     return path
+
+
+def folder_of(text: str, spec: str, form: str) -> Path:
+    """Return the folder that a part of a spec names; `form` is how such specs are written."""
+    return require_folder(Path(text).expanduser(), f"{spec!r}: {text!r} is not a folder. Give {form}.")
 
 
 def images_by_stem(folder: Path, skip_log: SkipLog) -> dict[str, Path]:

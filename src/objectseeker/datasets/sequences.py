@@ -14,7 +14,7 @@ import numpy as np
 from objectseeker.core.boxes import iou
 from objectseeker.core.observation import NO_TRACK, FrameIndex
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
-from objectseeker.datasets.parsing import SkipLog, parse_digits, read_text
+from objectseeker.datasets.parsing import SkipLog, folder_of, parse_digits, read_text
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import looks_like_image
 from objectseeker.files.remote import Url
@@ -46,9 +46,9 @@ def number_frames(images: Sequence[Path | Url]) -> list[int]:
     ):
         return list(range(len(images)))
     if len(folders) > 1:
-        other = next(folder for folder in folders if folder != mot_folders[0])
+        second = next(folder for folder in folders if folder != mot_folders[0])
         raise ObjectSeekerError(
-            f"{mot_folders[0]} holds the numbered frames of a sequence, but {other} holds images, too. Give that "
+            f"{mot_folders[0]} holds the numbered frames of a sequence, but {second} holds images, too. Give that "
             "folder alone, or move the other images away."
         )
     by_number: dict[int, Path | Url] = {}
@@ -125,10 +125,9 @@ def natural_sort_key(text: str) -> list[tuple[int, str]]:
 # Sequences from folders and datasets
 
 
-def sequences_below(root: Path, is_sequence: Callable[[Path], bool], spec: str, form: str) -> list[tuple[str, Path]]:
-    """Return names and folders of the sequences: `root`, else those in it, else those one level down."""
-    if not root.is_dir():
-        raise ObjectSeekerError(f"{spec!r}: {str(root)!r} is not a folder. Give {form}.")
+def sequences_below(text: str, is_sequence: Callable[[Path], bool], spec: str, form: str) -> list[tuple[str, Path]]:
+    """Return names and folders of the sequences: that folder, else those in it, else those one level down."""
+    root = folder_of(text, spec, form)
     if is_sequence(root):
         return [(root.resolve().name, root)]
     for pattern in ("*", "*/*"):
@@ -218,8 +217,9 @@ def link_by_overlap(records: Sequence[ImageRecord]) -> list[ImageRecord]:
     linked: list[ImageRecord] = []
     next_track = 0
     for record in records:
-        previous = linked[-1] if linked and _adjacent(linked[-1], record) else None
-        continued = {} if previous is None else _continued_tracks(previous.boxes, record.boxes)
+        numbers = [entry.frame.number for entry in (*linked[-1:], record) if entry.frame is not None]
+        is_next = len(numbers) == 2 and numbers[0] + 1 == numbers[1]
+        continued = _continued_tracks(linked[-1].boxes, record.boxes) if is_next else {}
         boxes = []
         for index, box in enumerate(record.boxes):
             track = NO_TRACK if box.crowd else continued.get(index, next_track)
@@ -227,10 +227,6 @@ def link_by_overlap(records: Sequence[ImageRecord]) -> list[ImageRecord]:
             boxes.append(replace(box, track=track))
         linked.append(replace(record, boxes=boxes))
     return linked
-
-
-def _adjacent(first: ImageRecord, second: ImageRecord) -> bool:
-    return first.frame is not None and second.frame is not None and first.frame.number + 1 == second.frame.number
 
 
 def _continued_tracks(previous: Sequence[Annotation], boxes: Sequence[Annotation]) -> dict[int, int]:

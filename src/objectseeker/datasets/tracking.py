@@ -16,6 +16,7 @@ from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, buil
 from objectseeker.datasets.parsing import (
     InvalidAnnotationError,
     SkipLog,
+    folder_of,
     images_by_stem,
     parse_digits,
     parse_number,
@@ -53,12 +54,15 @@ def _fill(
     skip_log: SkipLog,
 ) -> list[ImageRecord]:
     """Parse every row to a box of a frame; return the frames with their boxes and tracks."""
-    for source, row in rows:
-        with skip_log:
-            number, box = parse(row, source)
-            if number not in frames:
-                raise InvalidAnnotationError(NO_FRAME, source, f"{source} is about a frame that has no image")
-            frames[number].boxes.append(box)
+
+    def add(item: tuple[str, T]) -> None:
+        source, row = item
+        number, box = parse(row, source)
+        if number not in frames:
+            raise InvalidAnnotationError(NO_FRAME, source, "is about a frame that has no image")
+        frames[number].boxes.append(box)
+
+    skip_log.parse_each(add, rows)
     return assign_tracks([frames[number] for number in sorted(frames)], skip_log)
 
 
@@ -97,14 +101,13 @@ CLASS_COLUMNS = 9  # of a line that has a class
 def read_mot(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     """Read all MOTChallenge sequences in the folder."""
     records = []
-    for name, folder in sequences_below(Path(path_spec).expanduser(), _is_mot_sequence, spec, MOT_FORM):
+    for name, folder in sequences_below(path_spec, _is_mot_sequence, spec, MOT_FORM):
         file = folder / "gt" / "gt.txt"
         if not file.is_file():
             reason = "sequences without gt/gt.txt read without objects"
             skip_log.record_skip(reason, str(folder), f"there is no {file} with the objects")
         lines = read_lines(file) if file.is_file() else []
-        rows = ((f"{file} line {line}", text) for line, text in lines)
-        records += _fill(_mot_frames(name, folder, skip_log), rows, _mot_box, skip_log)
+        records += _fill(_mot_frames(name, folder, skip_log), lines, _mot_box, skip_log)
     occurring = _names(records)
     names = [name for name in MOT_CLASSES.values() if name in occurring or name == PERSON]
     return build_dataset(spec, names, records, skip_log)
@@ -123,7 +126,7 @@ def _mot_frames(name: str, sequence: Path, skip_log: SkipLog) -> dict[int, Image
         info = {}
     fps = parse_fps(info.get("framerate"), ini, skip_log)
     folder = Path(skip_log.resolve_inside(sequence, info.get("imdir") or MOT_IMAGES, ini))
-    require_folder(folder, f"{sequence} has no folder {folder.name} with its images")
+    require_folder(folder, f"{sequence} has no folder {folder.name} with its images. Add it.")
     frames: dict[int, ImageRecord] = {}
     for stem, path in images_by_stem(folder, skip_log).items():
         number = mot_number(stem)
@@ -133,7 +136,9 @@ def _mot_frames(name: str, sequence: Path, skip_log: SkipLog) -> dict[int, Image
             continue
         frames[number] = ImageRecord(f"{name}/{stem}", path, image_size(path), [], FrameIndex(name, number, fps))
     if not frames:
-        raise ObjectSeekerError(f"{folder} holds no images that are named by frame numbers, such as 000001.jpg")
+        raise ObjectSeekerError(
+            f"{folder} holds no images that are named by frame numbers. Name them as 000001.jpg and so on."
+        )
     numbers = sorted(frames)
     if number_frames([frames[number].path for number in numbers]) != numbers:
         raise ObjectSeekerError(
@@ -152,11 +157,11 @@ def _mot_box(text: str, source: str) -> tuple[int, Annotation]:
         if frame != int(frame) or track != int(track) or track > MAX_TRACK or kind not in MOT_CLASSES:
             raise ValueError
     except ValueError:  # an ObjectSeekerError is one
-        message = f"{source} is not frame,track,left,top,width,height,counts,class,visibility"
-        raise InvalidAnnotationError(UNREADABLE, source, message) from None
+        problem = "is not frame,track,left,top,width,height,counts,class,visibility"
+        raise InvalidAnnotationError(UNREADABLE, source, problem) from None
     name = MOT_CLASSES[kind]
     if name.startswith("occluder"):
-        raise InvalidAnnotationError("occluders skipped", source, f"{source} is an occluder, not an object")
+        raise InvalidAnnotationError("occluders skipped", source, "is an occluder, not an object")
     is_ignored = name in IGNORED_CLASSES
     box = Annotation(
         PERSON if is_ignored or name == CROWD else name,
@@ -184,8 +189,7 @@ def read_cvat(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     annotation, _, images = path_spec.rpartition(":")
     if not annotation or not images:
         raise ObjectSeekerError(f"{spec!r} names no file and folder. Give {CVAT_FORM}.")
-    file, folder = Path(annotation).expanduser(), Path(images).expanduser()
-    require_folder(folder, f"{spec!r}: {images!r} is not a folder. Give {CVAT_FORM}.")
+    file, folder = Path(annotation).expanduser(), folder_of(images, spec, CVAT_FORM)
     root = read_xml(file, "annotations", "CVAT")
     if root.find("track") is None and root.find("image") is not None:
         raise ObjectSeekerError(f"{file} is a CVAT file for images, without tracks. Export it as CVAT for video.")
@@ -218,18 +222,17 @@ def _cvat_frames(folder: Path, skip_log: SkipLog) -> dict[int, ImageRecord]:
 def _cvat_box(row: tuple[int, str, Element], source: str) -> tuple[int, Annotation]:
     track, name, shape = row
     if shape.tag != "box":
-        message = f"{source} has a {shape.tag[:40]} where a box is needed"
-        raise InvalidAnnotationError("shapes other than boxes skipped", source, message)
+        problem = f"has a {shape.tag[:40]} where a box is needed"
+        raise InvalidAnnotationError("shapes other than boxes skipped", source, problem)
     frame = parse_digits(shape.get("frame") or "?")
     if frame is None or not name or not is_utf8(name) or any(shape.get(key) is None for key in CORNERS):
-        message = f"{source} lacks a label, a frame number or a corner"
-        raise InvalidAnnotationError(UNREADABLE, source, message)
+        raise InvalidAnnotationError(UNREADABLE, source, "lacks a label, a frame number or a corner")
     try:
         x1, y1, x2, y2 = (parse_number(shape.get(key) or "", key, source) for key in CORNERS)
     except InvalidAnnotationError:
         raise
     except ObjectSeekerError as error:
-        raise InvalidAnnotationError(UNREADABLE, source, str(error)) from None
+        raise InvalidAnnotationError(UNREADABLE, source, str(error).removeprefix(f"{source} ")) from None
     return frame, Annotation(name, (x1, y1, x2, y2), source, track=track)
 
 
@@ -246,13 +249,12 @@ BOXES_FORM = f"boxes:DIR, a folder with {BOXES_FILE} and frames/ or a folder of 
 
 def read_boxes(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     """Read all boxes.json sequences in the folder."""
-    root = Path(path_spec).expanduser()
     sequences = []
-    for name, folder in sequences_below(root, lambda path: (path / BOXES_FILE).is_file(), spec, BOXES_FORM):
+    for name, folder in sequences_below(path_spec, lambda path: (path / BOXES_FILE).is_file(), spec, BOXES_FORM):
         file = folder / BOXES_FILE
         content = read_json(file)
         if not all(isinstance(content.get(key), list) for key in ("frames", "boxes")):
-            raise ObjectSeekerError(f"{file} must hold an object with the lists frames and boxes")
+            raise ObjectSeekerError(f"{file} must hold an object with the lists frames and boxes. Correct it.")
         fps = parse_fps(content.get("fps"), str(file), skip_log)
         images = folder / "frames" if (folder / "frames").is_dir() else folder
         frames = {}
@@ -282,5 +284,5 @@ def _listed_box(row: object, source: str) -> tuple[int, Annotation]:
         ):
             x1, y1, x2, y2 = (float(str(value)) for value in corners)  # one beyond any float is then infinite
             return frame, Annotation(name, (x1, y1, x2, y2), source, track=NO_TRACK if track is None else track)
-    message = f"{source} must be [frame, track, class, x1, y1, x2, y2]: got {quote(row)}"
-    raise InvalidAnnotationError(UNREADABLE, source, message)
+    problem = f"must be [frame, track, class, x1, y1, x2, y2]: got {quote(row)}"
+    raise InvalidAnnotationError(UNREADABLE, source, problem)

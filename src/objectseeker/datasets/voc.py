@@ -16,6 +16,7 @@ from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
 from objectseeker.datasets.parsing import (
     SkipLog,
+    folder_of,
     images_by_stem,
     parse_number,
     path_exists,
@@ -23,6 +24,7 @@ from objectseeker.datasets.parsing import (
     read_xml,
     require_folder,
 )
+from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.text import is_utf8, quote
@@ -30,10 +32,6 @@ from objectseeker.text import is_utf8, quote
 FORM = "voc:VOCDIR:SPLIT, or voc:DIR for a folder without splits"
 XML_FOLDERS, IMAGE_FOLDERS = ("Annotations", "annotations"), ("JPEGImages", "images")
 NO_XML = "images without an XML file skipped"
-NAMES = (
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
 
 
 def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
@@ -44,18 +42,13 @@ def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     if path_spec and Path(path_spec).expanduser().is_dir():
         records = list(_flat(spec, Path(path_spec).expanduser(), skip_log))
     else:
-        root, split = _split(spec, path_spec)
-        records = [record for year in _years(spec, root, split) for record in _records(year, split, skip_log)]
+        directory, _, split = path_spec.rpartition(":")
+        if not directory or not split:
+            raise ObjectSeekerError(f"{spec!r} names no folder and split. Give {FORM}.")
+        years = _years(spec, folder_of(directory, spec, FORM), split)
+        records = [record for year in years for record in _records(year, split, skip_log)]
     occurring = {box.name for record in records for box in record.boxes}
-    return build_dataset(spec, NAMES if occurring <= set(NAMES) else sorted(occurring), records, skip_log)
-
-
-def _split(spec: str, path_spec: str) -> tuple[Path, str]:
-    directory, _, split = path_spec.rpartition(":")
-    if not directory or not split:
-        raise ObjectSeekerError(f"{spec!r} names no folder and split. Give {FORM}.")
-    root = Path(directory).expanduser()
-    return require_folder(root, f"{spec!r}: {directory!r} is not a folder. Give {FORM}."), split
+    return build_dataset(spec, VOC_20 if occurring <= set(VOC_20) else sorted(occurring), records, skip_log)
 
 
 def _flat(spec: str, root: Path, skip_log: SkipLog) -> Iterator[ImageRecord]:
@@ -86,7 +79,7 @@ def _years(spec: str, root: Path, split: str) -> list[Path]:
     if not years:
         splits = _splits(candidates)
         known = f"it has {', '.join(splits)}" if splits else "it has no ImageSets/Main with lists of images"
-        raise ObjectSeekerError(f"{spec!r}: there is no split {split!r} in {root}; {known}")
+        raise ObjectSeekerError(f"{spec!r}: there is no split {split!r} in {root}; {known}. Give {FORM}.")
     return years
 
 
@@ -105,13 +98,14 @@ def _folders(path: Path) -> list[Path]:
 
 def _records(year: Path, split: str, skip_log: SkipLog) -> Iterator[ImageRecord]:
     listing = year / "ImageSets" / "Main" / f"{split}.txt"
-    folder = require_folder(year / "JPEGImages", f"{year} has no JPEGImages folder")
+    folder = require_folder(year / "JPEGImages", f"{year} has no JPEGImages folder. Add it.")
     others: dict[str, Path] | None = None
-    for line, text in read_lines(listing):
-        source = f"{listing} line {line}"
+    for source, text in read_lines(listing):
         image_id, *more = text.split()
         if more:
-            raise ObjectSeekerError(f"{source} is {quote(text)}, not one image name; class lists are not splits")
+            raise ObjectSeekerError(
+                f"{source} is {quote(text)}, not one image name; class lists are not splits. Name another split."
+            )
         path = Path(skip_log.resolve_inside(folder, f"{image_id}.jpg", source))
         if not path_exists(path):
             others = images_by_stem(folder, skip_log) if others is None else others
@@ -125,17 +119,15 @@ def _record(image_id: str, path: Path, file: Path, skip_log: SkipLog) -> ImageRe
     root = read_xml(file, "annotation", "VOC")
     stated = root.find("size")
     size = image_size(path) if stated is None else (_pixels(stated, "width", file), _pixels(stated, "height", file))
-    boxes = []
-    for number, element in enumerate(root.findall("object"), start=1):
-        with skip_log:
-            boxes.append(_box(element, f"{file}, object {number}"))
-    return ImageRecord(image_id, path, size, boxes)
+    objects = [(element, f"{file}, object {number}") for number, element in enumerate(root.findall("object"), start=1)]
+    return ImageRecord(image_id, path, size, skip_log.parse_each(_box, objects))
 
 
-def _box(element: Element, source: str) -> Annotation:
+def _box(item: tuple[Element, str]) -> Annotation:
+    element, source = item
     frame = element.find("bndbox")
     if frame is None:
-        raise ObjectSeekerError(f"{source} has no <bndbox>")
+        raise ObjectSeekerError(f"{source} has no <bndbox>. Add it.")
     left, top, right, bottom = (
         parse_number(_text(frame, tag, source), tag, source) for tag in ("xmin", "ymin", "xmax", "ymax")
     )
@@ -157,5 +149,5 @@ def _pixels(element: Element, tag: str, file: Path) -> int:
 def _text(element: Element, tag: str, source: str) -> str:
     text = (element.findtext(tag) or "").strip()
     if not text:
-        raise ObjectSeekerError(f"{source} has no <{tag}>")
+        raise ObjectSeekerError(f"{source} has no <{tag}>. Add it.")
     return text

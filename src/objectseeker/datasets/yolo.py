@@ -7,8 +7,9 @@ corners of a polygon, which is read as its bounding box. An image without a labe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, Xyxy, build_dataset
@@ -134,26 +135,22 @@ def _in_order(numbered: dict[str, YamlValue], file: Path) -> list[YamlValue]:
 
 
 def _names_of_lines(file: Path) -> tuple[str, ...]:
-    lines = read_lines(file)
-    for expected, (number, _) in enumerate(lines, start=1):
-        if expected != number:
-            raise ObjectSeekerError(
-                f"{file} line {expected} is empty, which would shift the classes after it. Remove it."
-            )
-    return _check_names([name.strip() for _, name in lines], file)
+    names = [line.strip() for line in read_text(file).rstrip().splitlines()]
+    if "" in names:
+        number = names.index("") + 1
+        raise ObjectSeekerError(f"{file} line {number} is empty, which would shift the classes after it. Remove it.")
+    return _check_names(names, file)
 
 
-def _check_names(values: list[YamlValue] | list[str], file: Path) -> tuple[str, ...]:
-    names: list[str] = []
+def _check_names(values: Sequence[YamlValue], file: Path) -> tuple[str, ...]:
     for number, value in enumerate(values):
         if not isinstance(value, str) or "\n" in value or not is_utf8(value):
             raise ObjectSeekerError(f"{file} has {quote(value)} as the name of class {number}. {NAMES_FORMS}")
         if not value:
             raise ObjectSeekerError(f"{file} has an empty name for class {number}. {NAMES_FORMS}")
-        names.append(value)
-    if not names:
+    if not values:
         raise ObjectSeekerError(f"{file} has no class names. {NAMES_FORMS}")
-    return tuple(names)
+    return tuple(map(str, values))
 
 
 # Images and label files: images/ and labels/, Roboflow's folders, the paths in a YAML file, or all in one folder
@@ -164,7 +161,7 @@ def _find_images(spec: str, root: Path, split: str, skip_log: SkipLog) -> list[L
         return _images_of_yaml(spec, root, split, skip_log)
     images, labels = root / "images" / split, root / "labels" / split
     if images.is_dir():
-        require_folder(labels, f"{spec!r}: there is no folder {labels}")
+        require_folder(labels, f"{spec!r}: there is no folder {labels}. Add it.")
         return _images_of_folder(images, labels, skip_log)
     names = SPLIT_ALIASES.get(split, (split,)) if split else ("train", "valid", "val", "test")
     folders = [
@@ -179,7 +176,7 @@ def _find_images(spec: str, root: Path, split: str, skip_log: SkipLog) -> list[L
         return _images_of_yaml(spec, file, split, skip_log)
     if not split and any(looks_like_image(path.name) and path.with_suffix(".txt").is_file() for path in root.iterdir()):
         return _images_of_folder(root, root, skip_log)
-    raise ObjectSeekerError(f"{spec!r}: there is no folder {images}")
+    raise ObjectSeekerError(f"{spec!r}: there is no folder {images}. Add it, or give {FORM}.")
 
 
 def _joined(parts: list[tuple[str, list[LabeledImage]]]) -> list[LabeledImage]:
@@ -195,7 +192,7 @@ def _images_of_folder(images: Path, labels: Path, skip_log: SkipLog) -> list[Lab
         if file.name != CLASSES_FILE and file.relative_to(labels).with_suffix("").as_posix() not in paths:
             message = f"{file} has no image of the same name in {images}"
             if images != labels:  # next to images there are other text files: lists of images, a readme
-                raise ObjectSeekerError(message)
+                raise ObjectSeekerError(f"{message}. Add or remove one.")
             skip_log.record_skip("text files without an image skipped", str(file), message)
     return [LabeledImage(stem, path, labels / f"{stem}.txt") for stem, path in paths.items()]
 
@@ -206,7 +203,9 @@ def _images_of_yaml(spec: str, file: Path, split: str, skip_log: SkipLog) -> lis
     keys = [key for key in (SPLIT_ALIASES.get(split, (split,)) if split else SPLITS) if paths.get(key)]
     if not keys:
         known = ", ".join(key for key in SPLITS if paths[key]) or "none of train, val and test"
-        raise ObjectSeekerError(f"{spec!r}: {file} has no images for {split or 'any split'}; it has {known}")
+        raise ObjectSeekerError(
+            f"{spec!r}: {file} has no images for {split or 'any split'}; it has {known}. Name another."
+        )
     base = file.parent.joinpath(*_paths(content.get("path"), "path", file)[:1])
     parts: list[tuple[str, list[LabeledImage]]] = []
     seen: set[Path] = set()
@@ -263,8 +262,8 @@ def _resolve(value: str, base: Path, file: Path, skip_log: SkipLog) -> Path | No
 
 def _images_of_list(listing: Path, root: Path, skip_log: SkipLog) -> Iterator[LabeledImage]:
     """Yield the images in a text file, one path per line, relative to that file."""
-    for line, text in read_lines(listing):
-        source, name = f"{listing} line {line}", text.strip()
+    for source, text in read_lines(listing):
+        name = text.strip()
         path = listing.parent / name
         if not skip_log.allow_outside_paths:
             path = Path(skip_log.resolve_inside(root, str(path.absolute()), source))
@@ -286,16 +285,13 @@ def _labels_folder(images: Path) -> Path:
 
 
 def _boxes(file: Path, names: tuple[str, ...], size: tuple[int, int], skip_log: SkipLog) -> list[Annotation]:
-    boxes = []
-    for line, text in read_lines(file) if file.exists() else ():
-        with skip_log:
-            boxes.append(_box(text.split(), names, size, f"{file} line {line}", skip_log))
-    return boxes
+    parse = partial(_box, names=names, size=size, skip_log=skip_log)
+    return skip_log.parse_each(parse, read_lines(file) if file.exists() else ())
 
 
-def _box(
-    columns: list[str], names: tuple[str, ...], size: tuple[int, int], source: str, skip_log: SkipLog
-) -> Annotation:
+def _box(line: tuple[str, str], names: tuple[str, ...], size: tuple[int, int], skip_log: SkipLog) -> Annotation:
+    source, text = line
+    columns = text.split()
     is_polygon = len(columns) >= 7 and len(columns) % 2 == 1
     message = f"{source} has {len(columns)} columns; a box has 5: class cx cy w h"
     if len(columns) != 5 and not is_polygon:
@@ -324,8 +320,8 @@ def _polygon_bounds(columns: list[str], source: str) -> Xyxy:
 def _fraction(text: str, name: str, source: str) -> float:
     value = parse_number(text, name, source)
     if not 0 <= value <= 1 + ROUNDING:
-        message = f"{source} has {quote_plain(text)}; center and size are fractions of the image, 0 to 1"
+        problem = f"has {quote_plain(text)}; center and size are fractions of the image, 0 to 1"
         if name in ("w", "h") and -1 <= value < 0:
-            raise InvalidAnnotationError(NO_AREA, source, message)
-        raise ObjectSeekerError(message)
+            raise InvalidAnnotationError(NO_AREA, source, problem)
+        raise ObjectSeekerError(f"{source} {problem}")
     return value

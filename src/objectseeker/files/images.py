@@ -139,6 +139,13 @@ def hash_of(path: AnyPath) -> str:
         return _hash(file, path)
 
 
+def load_sized(path: AnyPath, size: tuple[int, int] | None) -> Image:
+    """Load an image; raise an error if its size is not the one that its annotation states, if any."""
+    image = load_image(path)
+    require_size(image, path, size)
+    return image
+
+
 def require_size(image: Image, path: AnyPath, size: tuple[int, int] | None) -> None:
     """Reject an image whose size is not the one that its annotation states, if it states one."""
     found = image.shape[1], image.shape[0]

@@ -25,13 +25,12 @@ import PIL.Image
 
 from objectseeker.core.masks import Image
 from objectseeker.datasets import READERS, Dataset, match_classes, open_dataset
-from objectseeker.datasets.dataset import load_sized
 from objectseeker.datasets.parsing import read_bytes
 from objectseeker.defense import Defense, spec_without_path
 from objectseeker.detectors import unverified_reason
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.atomic import write_atomic
-from objectseeker.files.images import expand_image_paths
+from objectseeker.files.images import expand_image_paths, load_sized
 from objectseeker.files.remote import Url, is_url
 from objectseeker.inference.frame_sources import DEFAULT_RATE, ArrayFrames, Video, is_video, open_video
 from objectseeker.inference.journal import ProgressJournal, open_journal, pixels_sha256
