@@ -93,7 +93,7 @@ def test_an_image_that_alerts_has_no_boxes_and_its_objects_are_missed():
             right, wrong = right + part.true_positives[row], wrong + part.false_positives[row]
         assert (guarded.curve.true_positives[row] == right).all()
         assert (guarded.curve.false_positives[row] == wrong).all()
-        assert guarded.found(row).sum() == guarded.curve.true_positives[row].sum()
+        assert guarded.detected(row).sum() == guarded.curve.true_positives[row].sum()
     assert 0 < guarded.false_alerts(60) < len(image_set.images)
 
 
@@ -225,7 +225,7 @@ def run(monkeypatch):
         def images(self):
             return image_set.images
 
-    monkeypatch.setattr(comparison, "add_missing_features", lambda run, network, on_progress: None)
+    monkeypatch.setattr(comparison, "add_features", lambda run, network, on_progress: None)
     described = {"network": "n.onnx", "sha256": "0" * 64, "input": list(NETWORK)}
     monkeypatch.setattr(comparison, "describe", lambda run: described)
     monkeypatch.setattr(comparison, "read_features", lambda run, index=range(40): iter([features[i] for i in index]))
@@ -304,9 +304,11 @@ def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
     assert compared.table_rows()[1]["certified far"] == "-"
 
 
-def test_cost_against_certified_recall(run):
+def test_cost_against_certified_recall(run, monkeypatch):
     compared = compare_with_detectorguard(run, SETTINGS, max_false_alert_rate=0.2)
-    cost_rows = runpy.run_path(str(Path(__file__).parents[2] / "scripts/detectorguard_table.py"))["cost_rows"]
+    scripts = Path(__file__).parents[2] / "scripts"
+    monkeypatch.syspath_prepend(scripts)  # scripts import each other
+    cost_rows = runpy.run_path(str(scripts / "detectorguard_table.py"))["cost_rows"]
     rows = cost_rows(ImageSet.from_images(run.images(), VOCABULARY), compared, [1])
     assert [(row["defense"], row["forward_passes"]) for row in rows] == [
         ("DetectorGuard", 2),

@@ -15,7 +15,6 @@ from objectseeker.detectorguard.features import (
     DetectorGuard,
     ObjectnessFeatures,
     add_features,
-    add_missing_features,
     describe,
     read_features,
 )
@@ -137,12 +136,12 @@ def test_features_are_added_once_and_read_back(run, network):
 
 
 def test_missing_features_are_added(run, network):
-    add_missing_features(run, network)
+    add_features(run, network)
     stored = [features.tolist() for features in read_features(run)]
     assert len(stored) == 4
-    add_missing_features(run)  # complete, so that no network is needed
+    add_features(run)  # complete, so that no network is needed
     (run.folder / FOLDER / "000002.features").unlink()
-    add_missing_features(run, network)
+    add_features(run, network)
     assert [features.tolist() for features in read_features(run)] == stored
 
 

@@ -122,6 +122,7 @@ def test_a_defended_detector_is_a_model_of_the_released_package(theirs):
 
 
 def test_torchmetrics_measures_the_targets(theirs):
+    pytest.importorskip("torchvision", reason="AP of torchmetrics needs torchvision")
     torchmetrics = pytest.importorskip("torchmetrics.detection", reason="needs torchmetrics")
     torch = pytest.importorskip("torch")
     metric = torchmetrics.MeanAveragePrecision()

@@ -32,7 +32,7 @@ def is_maite_dataset(candidate: object) -> bool:
     return has_maite_metadata(candidate) and hasattr(candidate, "__getitem__") and hasattr(candidate, "__len__")
 
 
-def store_maite_dataset(dataset: Any, folder: Path, *, white: float = 1.0) -> Dataset:
+def store_maite_dataset(dataset: Any, folder: Path) -> Dataset:
     """Store the images and boxes of a MAITE dataset in `folder`, and open them as a COCO dataset.
 
     A file that is there and has the same pixels is kept. Boxes that cannot be used are skipped with a warning.
@@ -55,7 +55,7 @@ def store_maite_dataset(dataset: Any, folder: Path, *, white: float = 1.0) -> Da
                 f"item {index} of the MAITE dataset must be an image, a target with boxes and labels, and metadata "
                 f"with an id: {type(error).__name__}: {error}"
             ) from None
-        pixels = from_maite_image(image, white=white)
+        pixels = from_maite_image(image)
         name = f"{index:06d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', str(datum))[:MAX_ID_LENGTH]}.png"
         store_image(pixels, folder / name)
         size = {"width": pixels.shape[1], "height": pixels.shape[0]}

@@ -114,8 +114,8 @@ def maximal_intervals(intervals: Ints) -> Ints:
     # By first ascending and end descending: an interval is contained in an earlier one iff its end exceeds none.
     ordered = intervals[np.lexsort((-intervals[:, 1], intervals[:, 0]))]
     ordered = np.where((ordered[:, 0] < ordered[:, 1])[:, None], ordered, 0)
-    before = np.maximum.accumulate(np.concatenate([[0], ordered[:-1, 1]]))
-    kept = ordered[ordered[:, 1] > before]
+    furthest = np.maximum.accumulate(np.concatenate([[0], ordered[:-1, 1]]))
+    kept = ordered[ordered[:, 1] > furthest]
     return kept if len(kept) else ordered[:1]
 
 
@@ -216,10 +216,10 @@ def _distinct(intervals: Sequence[Ints]) -> Ints:
     return np.unique(np.concatenate([np.zeros((1, 2), np.int64), *intervals]), axis=0)
 
 
-def _index(among: Ints, intervals: Ints) -> Ints:
-    """Return the index of each of `intervals` in `among`, which has them all."""
-    base = 1 + int(among.max())
-    return np.searchsorted(among @ [base, 1], intervals @ [base, 1])
+def _index(candidates: Ints, intervals: Ints) -> Ints:
+    """Return the index of each of `intervals` in `candidates`, which has them all."""
+    base = 1 + int(candidates.max())
+    return np.searchsorted(candidates @ [base, 1], intervals @ [base, 1])
 
 
 def certify_published(

@@ -12,7 +12,7 @@ from objectseeker.core.boxes import Bools
 from objectseeker.core.rules import Rule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.detectorguard.features import ObjectnessFeatures, add_missing_features, describe, read_features
+from objectseeker.detectorguard.features import ObjectnessFeatures, add_features, describe, read_features
 from objectseeker.detectorguard.metrics import (
     MAX_FALSE_ALERT_RATE,
     GuardedDetector,
@@ -72,7 +72,7 @@ class DefenseRow:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def to_table(self) -> dict[str, str]:
-        certified, found, published = (
+        certified, detected, published = (
             dict.fromkeys(PATCH_LOCATIONS) if of is None else of
             for of in (self.certified_recall, self.certified_and_found, self.certified_published)
         )
@@ -85,7 +85,7 @@ class DefenseRow:
             "clean recall": percent(self.clean_recall),
             "false alerts": percent(self.false_alert_rate),
             **{f"certified {location}": percent(certified[location]) for location in PATCH_LOCATIONS},
-            **{f"and found, {location}": percent(found[location]) for location in PATCH_LOCATIONS[:3]},
+            **{f"and found, {location}": percent(detected[location]) for location in PATCH_LOCATIONS[:3]},
             **{f"published model, {location}": percent(published[location]) for location in PATCH_LOCATIONS[:3]},
         }
 
@@ -162,8 +162,10 @@ class DetectorGuardComparison:
         )
         for name, rule in (("paper", Rule()), (_rule_name(self.settings), self.settings.rule)):
             if more := rule.resolve_threshold(threat.certification_threshold):
-                what = "an IoU with" if rule.overlap == "iou" else "a share of"
-                lines.append(f"ObjectSeeker {name} guarantees more than an overlap: {what} the object above {more:g}")
+                overlap = "an IoU with" if rule.overlap == "iou" else "a share of"
+                lines.append(
+                    f"ObjectSeeker {name} guarantees more than an overlap: {overlap} the object above {more:g}"
+                )
         return lines
 
 
@@ -204,15 +206,15 @@ def compare_with_detectorguard(
     require_fraction(max_false_alert_rate, "max_false_alert_rate")
     if settings.threat.count != 1:
         raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time: got {settings.threat.count}")
-    add_missing_features(run, network, on_progress=on_progress)
+    add_features(run, network, on_progress=on_progress)
     description = describe(run)
     width, height = description["input"]
     maps = ObjectnessMaps.from_images(
         ImageSet.from_images(run.images(), run.label_map), read_features(run), (width, height)
     )
     if threshold is None:
-        tuning, measured = split_images(len(maps.grids), 2, seed)
-        parts = [maps.subset(tuning), maps.subset(measured)]
+        tuning, held_out = split_images(len(maps.grids), 2, seed)
+        parts = [maps.subset(tuning), maps.subset(held_out)]
         settings, note = _at_some_recall(settings, [part.image_set for part in parts])
         assert settings.clean_recall is not None
         thresholds = tune_thresholds(
@@ -220,7 +222,7 @@ def compare_with_detectorguard(
         )
         tuned_on, maps = len(tuning), parts[1]
     else:
-        measured, tuned_on, thresholds = np.arange(len(maps.grids)), 0, [threshold]
+        held_out, tuned_on, thresholds = np.arange(len(maps.grids)), 0, [threshold]
         settings, note = _at_some_recall(settings, [maps.image_set])
     image_set = maps.image_set
     names = ("DetectorGuard", f"DetectorGuard, AP loss <= {MAX_AP_LOSSES[1]:g}")
@@ -237,7 +239,7 @@ def compare_with_detectorguard(
         rows=(
             DefenseRow(defense="undefended", forward_passes=1, ap50=undefended_curve(image_set).mean_ap50),
             *(
-                _guarded_row(name, maps, read_features(run, measured), settings, each)
+                _guarded_row(name, maps, read_features(run, held_out), settings, each)
                 for name, each in zip(names, thresholds, strict=False)
             ),
             *_objectseeker_rows("paper", image_set, published),
@@ -279,7 +281,7 @@ def _guarded_row(
             "clean_recall": float(curve.clean_recall[at]),
             "false_alerts": guarded.false_alerts(at),
             "false_alert_rate": 100 * guarded.false_alerts(at) / len(maps.grids),
-            "certified_and_found": _shares(verdicts.certified & guarded.found(at)),
+            "certified_and_found": _shares(verdicts.certified & guarded.detected(at)),
         }
     return DefenseRow(
         defense=name,
@@ -299,8 +301,8 @@ def _objectseeker_rows(rule: str, image_set: ImageSet, settings: EvaluationSetti
     rows = []
     masks = max(len(image.observation.masks) for image in image_set.images)
     for suffix, variant in (("", settings.with_rule(classwise=True)), (", class-agnostic", settings.class_agnostic())):
-        found = evaluate_images(image_set.images, image_set.label_map, variant, intervals=False)
-        defended = found.defended
+        evaluation = evaluate_images(image_set.images, image_set.label_map, variant, intervals=False)
+        defended = evaluation.defended
         rows.append(
             DefenseRow(
                 defense=f"ObjectSeeker {rule}{suffix}",
@@ -310,7 +312,7 @@ def _objectseeker_rows(rule: str, image_set: ImageSet, settings: EvaluationSetti
                 base_threshold=defended.base_threshold,
                 clean_recall=defended.clean_recall,
                 false_alerts=defended.alerts,
-                false_alert_rate=found.false_alert_rate,
+                false_alert_rate=evaluation.false_alert_rate,
                 certified_recall=None if defended.point is None else defended.certified_recall(),
                 vacuous_far=defended.vacuous_far,
             )

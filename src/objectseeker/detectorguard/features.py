@@ -141,24 +141,30 @@ class DetectorGuard:
         return GuardedDetections(base, False)
 
 
-def add_features(run: Run, network: ObjectnessFeatures, *, on_progress: Progress = lambda done, total: None) -> int:
+def add_features(
+    run: Run, network: ObjectnessFeatures | None = None, *, on_progress: Progress = lambda done, total: None
+) -> int:
     """Compute the features of every finished image of a run that has none yet; return their number.
+
+    Without a network it is that of the package, and needed only if a feature is missing.
 
     Raises:
         ObjectSeekerError: The run has features of another network.
     """
-    folder = run.folder / FOLDER
-    folder.mkdir(exist_ok=True)
-    maker = network.description | {"format": FORMAT, "run": run.fingerprint}
-    _require_same(folder / DESCRIPTION, maker)
-    numbers = run.indices
+    folder, numbers = run.folder / FOLDER, run.indices
     pending = [number for number in numbers if not _file(folder, number).exists()]
+    if network is None and not pending:
+        return 0
+    model = network or ObjectnessFeatures()
+    folder.mkdir(exist_ok=True)
+    maker = model.description | {"format": FORMAT, "run": run.fingerprint}
+    _require_same(folder / DESCRIPTION, maker)
     done = len(numbers) - len(pending)
     on_progress(done, len(numbers))
 
     def make(number: int, path: Any) -> None:
         stream = io.BytesIO()
-        np.savez_compressed(stream, features=network(load_image(path)))
+        np.savez_compressed(stream, features=model(load_image(path)))
         content = stream.getvalue()
         write_atomic(_file(folder, number), lambda file: file.write(_checksum(maker, number, content) + content))
 
@@ -168,14 +174,6 @@ def add_features(run: Run, network: ObjectnessFeatures, *, on_progress: Progress
             done += 1
             on_progress(done, len(numbers))
     return len(pending)
-
-
-def add_missing_features(
-    run: Run, network: ObjectnessFeatures | None = None, *, on_progress: Progress = lambda done, total: None
-) -> None:
-    """Complete the features of a run, by default with the network of the package unless all are there."""
-    if network is not None or not all(_file(run.folder / FOLDER, number).exists() for number in run.indices):
-        add_features(run, network or ObjectnessFeatures(), on_progress=on_progress)
 
 
 def describe(run: Run) -> dict[str, Any]:

@@ -74,19 +74,19 @@ class ObjectnessMaps:
             tuple(self.explained[i] for i in chosen),
         )
 
-    def first_alert(self, thresholds: Ints, base_thresholds: Floats = BASE_THRESHOLDS) -> Ints:
-        """Return the first of ascending `base_thresholds` at which each image alerts: (thresholds, images).
+    def first_alert(self, thresholds: Ints) -> Ints:
+        """Return the first of the ascending `BASE_THRESHOLDS` at which each image alerts: (thresholds, images).
 
-        It is len(base_thresholds) if an image never alerts. Bisection finds it, since alerts never vanish again.
+        It is len(BASE_THRESHOLDS) if an image never alerts. Bisection finds it, since alerts never vanish again.
         """
         first = np.empty((len(thresholds), len(self.grids)), np.int64)
         rows = np.arange(len(thresholds))
         for n, (votes, explained) in enumerate(zip(self.votes, self.explained, strict=True)):
             says_object = votes > thresholds[:, None, None] * required_votes(1)
-            low, high = np.zeros_like(rows), np.full_like(rows, len(base_thresholds))  # the answer is in [low, high]
+            low, high = np.zeros_like(rows), np.full_like(rows, len(BASE_THRESHOLDS))  # the answer is in [low, high]
             while (low < high).any():
                 middle = (low + high) // 2
-                score = base_thresholds[np.minimum(middle, len(base_thresholds) - 1)]
+                score = BASE_THRESHOLDS[np.minimum(middle, len(BASE_THRESHOLDS) - 1)]
                 alerts = has_cluster(says_object & (explained < score[:, None, None]))
                 low, high = np.where(alerts | (low == high), low, middle + 1), np.where(alerts, middle, high)
             first[:, n] = low
@@ -103,44 +103,37 @@ class GuardedDetector:
     curve: Curve
 
     @classmethod
-    def measure(cls, maps: ObjectnessMaps, threshold: int) -> GuardedDetector:
-        return cls.at(maps, threshold, maps.first_alert(np.array([threshold]))[0])
-
-    @classmethod
-    def at(cls, maps: ObjectnessMaps, threshold: int, first_alert: Ints) -> GuardedDetector:
-        return cls(maps, threshold, first_alert, guarded_curve(maps.image_set, first_alert))
+    def measure(cls, maps: ObjectnessMaps, threshold: int, first_alert: Ints | None = None) -> GuardedDetector:
+        first = maps.first_alert(np.array([threshold]))[0] if first_alert is None else first_alert
+        return cls(maps, threshold, first, guarded_curve(maps.image_set, first))
 
     def false_alerts(self, row: int) -> int:
         """Return the number of clean images that alert at one row of the curve."""
         return int((self.first_alert <= row).sum())
 
-    def found(self, row: int) -> Bools:
+    def detected(self, row: int) -> Bools:
         """Return which counted objects are detected in the output at one row of the curve."""
         image_set = self.maps.image_set
-        taken = _matched(
-            image_set, candidate_pairs(image_set.base, image_set), *_output(image_set, self.first_alert, row)
-        )
-        return np.isin(image_set.counted, taken)
+        pairs = candidate_pairs(image_set.base, image_set)
+        return np.isin(image_set.counted, _matched(image_set, pairs, *_output(image_set, self.first_alert, row)))
 
 
-def guarded_curve(image_set: ImageSet, first_alert: Ints, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
+def guarded_curve(image_set: ImageSet, first_alert: Ints) -> Curve:
     """Return true and false positives at every base threshold, without the boxes of images that alert."""
     pairs = candidate_pairs(image_set.base, image_set)
     counts = []
-    for row in range(len(base_thresholds)):
-        score, kept = _output(image_set, first_alert, row, base_thresholds)
+    for row in range(len(BASE_THRESHOLDS)):
+        score, kept = _output(image_set, first_alert, row)
         label = image_set.base.detections.label[kept]
         counts.append(count_matches(label, _matched(image_set, pairs, score, kept), image_set))
     true_positives, false_positives = map(np.array, zip(*counts, strict=True))
-    return Curve(base_thresholds, true_positives, false_positives, image_set.objects_per_class, len(image_set.images))
+    return Curve(BASE_THRESHOLDS, true_positives, false_positives, image_set.objects_per_class, len(image_set.images))
 
 
-def _output(
-    image_set: ImageSet, first_alert: Ints, row: int, base_thresholds: Floats = BASE_THRESHOLDS
-) -> tuple[Floats, Bools]:
+def _output(image_set: ImageSet, first_alert: Ints, row: int) -> tuple[Floats, Bools]:
     """Return the scores of the output boxes, and which of all base boxes they are."""
     base = image_set.base
-    kept = (base.detections.score >= base_thresholds[row]) & (first_alert > row)[base.image]
+    kept = (base.detections.score >= BASE_THRESHOLDS[row]) & (first_alert > row)[base.image]
     return base.detections.score[kept], kept
 
 
@@ -168,7 +161,7 @@ def tune_thresholds(
     undefended = undefended_curve(maps.image_set).mean_ap50
     chosen: list[int | None] = [None] * len(max_ap_losses)
     for first, threshold in zip(maps.first_alert(thresholds), map(int, thresholds), strict=True):
-        guarded = GuardedDetector.at(maps, threshold, first)
+        guarded = GuardedDetector.measure(maps, threshold, first)
         row = guarded.curve.row_at_recall(clean_recall)
         if row is None or guarded.false_alerts(row) > max_false_alert_rate * len(maps.grids):
             continue

@@ -27,7 +27,7 @@ def write_atomic(file: Path, write: Callable[[BinaryIO], object]) -> None:
     except OSError as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)  # on a full disk it would take the space that others need
-        raise ObjectSeekerError(f"cannot write {file}: {error.strerror}") from None
+        raise ObjectSeekerError(f"cannot write {file}: {error.strerror}. Make room or choose another folder.") from None
 
 
 def save_text(file: Path, text: str) -> None:

@@ -148,11 +148,11 @@ def load_sized(path: AnyPath, size: tuple[int, int] | None) -> Image:
 
 def require_size(image: Image, path: AnyPath, size: tuple[int, int] | None) -> None:
     """Reject an image whose size is not the one that its annotation states, if it states one."""
-    found = image.shape[1], image.shape[0]
-    if size is not None and found != size:
+    height, width = image.shape[:2]
+    if size is not None and (width, height) != size:
         raise ObjectSeekerError(
-            f"{path} is {found[0]}x{found[1]} pixels when upright but its annotation says "
-            f"{size[0]}x{size[1]}. Correct one of them."
+            f"{path} is {width}x{height} pixels when upright but its annotation says {size[0]}x{size[1]}. Correct one "
+            "of them."
         )
 
 
@@ -178,12 +178,12 @@ def expand_image_paths(path: AnyPath) -> list[Path]:
     path = Path(path)
     if not path.is_dir():
         if not path.exists():
-            raise ObjectSeekerError(f"there is no file or folder {path}")
+            raise ObjectSeekerError(f"there is no file or folder {path}. Check the path.")
         return [path]
-    found = list(walk_images(path))
-    if not found:
+    images = list(walk_images(path))
+    if not images:
         raise ObjectSeekerError(no_image_in(path))
-    return found
+    return images
 
 
 def walk_images(folder: Path) -> Iterator[Path]:
@@ -334,11 +334,11 @@ def _scans(content: bytes) -> int:
     """Count the scans of a JPEG: never fewer than libjpeg decodes, which finds markers by the same bytes."""
     count, position = 0, 0
     for _ in range(MAX_JPEG_MARKERS):
-        found = _JPEG_MARKER.search(content, position)
-        marker = _END if found is None else content[found.end() - 1]
-        if found is None or marker == _END:
+        match = _JPEG_MARKER.search(content, position)
+        marker = _END if match is None else content[match.end() - 1]
+        if match is None or marker == _END:
             return count
-        count, position = count + (marker == _SCAN), found.end()
+        count, position = count + (marker == _SCAN), match.end()
         if marker >= _FIRST_WITH_LENGTH and marker != _START:  # libjpeg looks on right behind the others
             position += max(int.from_bytes(content[position : position + 2], "big"), 2)
     return MAX_JPEG_MARKERS

@@ -79,9 +79,9 @@ def redact_url(url: str) -> str:
 
     If a password may extend further, as one that contains a /, only the scheme remains.
     """
-    scheme, _, rest = url.partition("://")
-    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    host, after_host = authority.rpartition("@")[2], rest[len(authority) :]
+    scheme, _, location = url.partition("://")
+    authority = re.split(r"[/?#]", location, maxsplit=1)[0]
+    host, after_host = authority.rpartition("@")[2], location[len(authority) :]
     if "@" in after_host or not _HOST.fullmatch(host):
         return f"{scheme}://..."
     return f"{scheme}://{host}{re.split('[?#]', after_host)[0]}"
@@ -110,7 +110,7 @@ def read_url(url: str) -> bytes:
         except Exception as error:  # every kind of storage has its own exceptions
             reason = _reason(error)
             status = _status(reason)
-            if isinstance(reason, FileNotFoundError) or status in _GONE:
+            if _is_gone(reason):
                 raise ObjectSeekerError("there is no such file") from None
             is_permanent = status is not None and status < 500 and status not in _LATER
             if attempt == ATTEMPTS - 1 or is_permanent:
@@ -120,30 +120,30 @@ def read_url(url: str) -> bytes:
 
 
 @contextmanager
-def open_url(url: str) -> Iterator[BinaryIO]:
-    """Open the file, to read it piece by piece."""
+def _storage(url: str, action: str) -> Iterator[Any]:
+    """Yield fsspec; any failure inside the block becomes a one-line error."""
     try:
-        with _fsspec(url).open(url, "rb", **_options(url)) as file:
-            yield file
+        yield _fsspec(url)
     except ObjectSeekerError:
         raise
-    except Exception as error:
-        raise ObjectSeekerError(f"cannot read {url}: {_sentence(_reason(error))}") from None
+    except Exception as error:  # every kind of storage has its own exceptions
+        reason = _reason(error)
+        problem = "there is no file or folder" if _is_gone(reason) else f"cannot {action}"
+        raise ObjectSeekerError(f"{problem} {url}: {_sentence(reason)}. Check the address.") from None
+
+
+@contextmanager
+def open_url(url: str) -> Iterator[BinaryIO]:
+    """Open the file, to read it piece by piece."""
+    with _storage(url, "read") as fsspec, fsspec.open(url, "rb", **_options(url)) as file:
+        yield file
 
 
 def is_folder(url: str) -> bool:
     """Return whether there are files below the address; raise an error if there is nothing."""
-    try:
-        system, path = _fsspec(url).core.url_to_fs(url, **_options(url))
-        info = system.info(path)
-    except ObjectSeekerError:
-        raise
-    except Exception as error:
-        reason = _reason(error)
-        gone = isinstance(reason, FileNotFoundError) or _status(reason) in _GONE
-        problem = "there is no file or folder" if gone else "cannot open"
-        raise ObjectSeekerError(f"{problem} {url}: {_sentence(reason)}") from None
-    return bool(info["type"] == "directory")
+    with _storage(url, "open") as fsspec:
+        system, path = fsspec.core.url_to_fs(url, **_options(url))
+        return bool(system.info(path)["type"] == "directory")
 
 
 def walk_url(url: str) -> Iterator[tuple[str, str, int]]:
@@ -151,32 +151,28 @@ def walk_url(url: str) -> Iterator[tuple[str, str, int]]:
 
     One folder's names are in memory at a time.
     """
-    try:
-        system, root = _fsspec(url).core.url_to_fs(url, **_options(url))
+    with _storage(url, "list") as fsspec:
+        system, root = fsspec.core.url_to_fs(url, **_options(url))
         for path, size in _walk(system, root):
             yield path[len(root) :].lstrip("/"), _address(system, path, root, url), size
-    except ObjectSeekerError:
-        raise
-    except Exception as error:
-        raise ObjectSeekerError(f"cannot list {url}: {_sentence(_reason(error))}") from None
 
 
 def _walk(system: Any, folder: str) -> Iterator[tuple[str, int]]:
-    for found in sorted(system.ls(folder, detail=True, refresh=True), key=lambda found: found["name"].rstrip("/")):
-        path = found["name"].rstrip("/")
-        if found["type"] == "directory":
+    for entry in sorted(system.ls(folder, detail=True, refresh=True), key=lambda entry: entry["name"].rstrip("/")):
+        path = entry["name"].rstrip("/")
+        if entry["type"] == "directory":
             yield from _walk(system, path)
         elif path != folder.rstrip("/"):  # object storage may list the folder itself as an empty object
-            yield path, int(found["size"] or 0)
+            yield path, int(entry["size"] or 0)
 
 
 def _address(system: Any, path: str, root: str, url: str) -> str:
     """Return the address of a file below `url`, with its host and the links of a chain."""
-    first, *rest = url.split("::")
-    if rest:
-        return "::".join([f"{first.partition(':')[0]}://{path.lstrip('/')}", *rest])
-    address, place = str(system.unstrip_protocol(path)), _AUTHORITY.match(url)
-    if place is None or place[2] in address:
+    first, *links = url.split("::")
+    if links:
+        return "::".join([f"{first.partition(':')[0]}://{path.lstrip('/')}", *links])
+    address, authority = str(system.unstrip_protocol(path)), _AUTHORITY.match(url)
+    if authority is None or authority[2] in address:
         return address
     return f"{url.rstrip('/')}/{path[len(root) :].lstrip('/')}"
 
@@ -212,6 +208,10 @@ def _reason(error: BaseException) -> BaseException:
     if isinstance(error, FileNotFoundError) and (isinstance(cause, OSError | TimeoutError) or _status(cause)):
         return _reason(cause)  # type: ignore[arg-type]  # it is one
     return error
+
+
+def _is_gone(reason: BaseException) -> bool:
+    return isinstance(reason, FileNotFoundError) or _status(reason) in _GONE
 
 
 def _status(error: BaseException | None) -> int | None:
