@@ -69,10 +69,9 @@ def average_precisions(detector: LoadedDetector, pack: Pack, pixels: Pixels) -> 
 def observed(name: str, boxes: Detections, size: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> ObservedImage:
     """Return a pack's image with its unmasked detections."""
     width, height = size.tolist()
-    truth = Detections(rows[:, 1:5], np.ones(len(rows)), rows[:, 0])
-    nothing = keep(width, height, [])
-    view = Observation(width, height, nothing, boxes, ())
-    return ObservedImage(name, Path(name), view, truth, rows[:, 5] != NORMAL, rows[:, 5] == CROWD)
+    ground_truth = Detections(rows[:, 1:5], np.ones(len(rows)), rows[:, 0])
+    observation = Observation(width, height, keep(width, height, []), boxes, ())
+    return ObservedImage(name, Path(name), observation, ground_truth, rows[:, 5] != NORMAL, rows[:, 5] == CROWD)
 
 
 if __name__ == "__main__":

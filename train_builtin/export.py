@@ -93,11 +93,11 @@ def differences(module: Any, file: Path, shapes: Sequence[tuple[int, int, int]])
         images = torch.randint(0, 256, (count, 3, height, width), generator=generator).float()
         with torch.no_grad():
             expected = module(images)
-        wanted = [part.numpy() for part in (expected if isinstance(expected, tuple) else (expected,))]
-        given = session.run(None, {"images": images.numpy()})
-        if [part.shape for part in given] != [part.shape for part in wanted]:
-            raise SystemExit(f"{file} gives shapes {[part.shape for part in given]} at {height}x{width}")
-        errors.append([float(np.abs(a - b).max()) for a, b in zip(given, wanted, strict=True)])
+        expected = [part.numpy() for part in (expected if isinstance(expected, tuple) else (expected,))]
+        actual = session.run(None, {"images": images.numpy()})
+        if [part.shape for part in actual] != [part.shape for part in expected]:
+            raise SystemExit(f"{file} gives shapes {[part.shape for part in actual]} at {height}x{width}")
+        errors.append([float(np.abs(a - b).max()) for a, b in zip(actual, expected, strict=True)])
     return [max(of_output) for of_output in zip(*errors, strict=True)]
 
 

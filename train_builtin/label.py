@@ -47,8 +47,8 @@ def main() -> None:
     bank = Bank(pack, full, halve(full, processes=options.processes), torch.device(options.device))
     print(f"{len(pack)} images decoded after {time.monotonic() - begin:.0f} s", flush=True)
     predictor.to(bank.device, memory_format=torch.channels_last)
-    found = answers(predictor, bank, size=options.size, batch=options.batch, floor=options.doubtful)
-    boxes = [rows_of(*answer, size, sure=options.sure) for answer, size in zip(found, pack.sizes, strict=True)]
+    every = answers(predictor, bank, size=options.size, batch=options.batch, floor=options.doubtful)
+    boxes = [rows_of(*answer, size, sure=options.sure) for answer, size in zip(every, pack.sizes, strict=True)]
     write_relabeled(index, boxes, options.out)
     flags = np.concatenate(boxes)[:, 5]
     print(
@@ -88,8 +88,8 @@ def answers(predict: Predict, bank: Bank, *, size: int, batch: int, floor: float
             whole = torch.ones(len(images), dtype=torch.long, device=device)
             rows, valid = views.decode_top_k((size, size), *network.final_stage(images), whole)
             packed = views.suppress_and_pack(rows, valid, torch.arange(len(images), device=device)).cpu().numpy()
-        for found, factor in zip(finish_suppression(*unpack(packed, len(images)), NMS), scale.tolist(), strict=True):
-            yield found[found[:, 4] >= floor], factor
+        for kept, factor in zip(finish_suppression(*unpack(packed, len(images)), NMS), scale.tolist(), strict=True):
+            yield kept[kept[:, 4] >= floor], factor
 
 
 def both_ways(predict: Predict, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,10 +116,10 @@ def letterboxed(bank: Bank, chosen: Tensor, size: int) -> tuple[Tensor, Tensor]:
     return pixels.contiguous(memory_format=torch.channels_last) * 255, scale
 
 
-def rows_of(found: Rows, scale: float, size: npt.NDArray[np.int64], *, sure: float) -> Rows:
+def rows_of(output: Rows, scale: float, size: npt.NDArray[np.int64], *, sure: float) -> Rows:
     """Convert an output to rows of a pack."""
-    xyxy = np.clip(found[:, :4] / scale, 0, np.tile(size, 2))
-    rows = np.column_stack([found[:, 5], xyxy, np.where(found[:, 4] >= sure, NORMAL, DOUBTFUL)])
+    xyxy = np.clip(output[:, :4] / scale, 0, np.tile(size, 2))
+    rows = np.column_stack([output[:, 5], xyxy, np.where(output[:, 4] >= sure, NORMAL, DOUBTFUL)])
     return rows[has_area(xyxy)].astype(np.float32)
 
 

@@ -104,12 +104,12 @@ class Learner:
         if not (folder / "checkpoint.pt").exists():
             return False
         state = torch.load(folder / "checkpoint.pt", map_location=self.device, weights_only=True)
-        before, now = state["settings"], asdict(self.settings)
-        other = [name for name in now if before.get(name) != now[name]]
-        if other:
-            then, asked = ({name: settings.get(name) for name in other} for settings in (before, now))
+        stored, requested = state["settings"], asdict(self.settings)
+        changed = [name for name in requested if stored.get(name) != requested[name]]
+        if changed:
+            had, has = ({name: settings.get(name) for name in changed} for settings in (stored, requested))
             raise SystemExit(
-                f"{folder} holds a run with {then}, requested {asked}: give another --out, or what it had (the digest "
+                f"{folder} holds a run with {had}, requested {has}: give another --out, or what it had (the digest "
                 "is of the training images, their boxes and --repeat)"
             )
         self.network.load_state_dict(state["network"])

@@ -79,8 +79,8 @@ def read_pack(
         raise SystemExit(
             f"the parts given for {index} are others, or in another order: {parts[0]} first, {parts[-1]} last"
         )
-    wanted = np.ones(len(table["name"]), bool) if sources is None else np.isin(table["src"], list(sources))
-    chosen = np.flatnonzero(wanted)[:limit]
+    known = np.ones(len(table["name"]), bool) if sources is None else np.isin(table["src"], list(sources))
+    chosen = np.flatnonzero(known)[:limit]
     by_image = np.argsort(table["bi"], kind="stable")
     first, end = (np.searchsorted(table["bi"], chosen, side, sorter=by_image) for side in ("left", "right"))
     return Pack(

@@ -28,7 +28,7 @@ from objectseeker.detectors.builtin.model import CLASSES
 from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.text import quote
-from objectseeker.training.masking import DEFAULT_BAND_WIDTHS
+from objectseeker.training.masking import MaskMode
 from train_builtin.augmentation import Bank, SampleMasking
 from train_builtin.evaluate import LAYOUT, average_precisions
 from train_builtin.folders import read_folder
@@ -46,7 +46,7 @@ from train_builtin.packs import (
     read_pack,
     without,
 )
-from train_builtin.trainer import EARLY_MASK_SHARE, LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
+from train_builtin.trainer import LARGEST_SCALE, Settings, Trainer
 
 UNTIMED_STEPS = 3  # of every piece: they compile, which is not a training
 SYNCHRONISE_EVERY = 25
@@ -57,7 +57,7 @@ LEAVE_OUT = (
     "and dataset"
 )
 
-S = TypeVar("S", bound=RunSettings)
+S = TypeVar("S")
 
 
 class Log:
@@ -120,29 +120,17 @@ def measure(trainer: Trainer, held_out: tuple[Pack, Pixels] | None, log: Log) ->
 
 def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
     try:
-        masking = masking_of(arguments)
+        mode: MaskMode = "crop" if arguments.mask_crop else "fill"
+        masking = settings_from(SampleMasking, arguments, "mask_", mask_mode=mode, fill=None)
         return settings_from(Settings, arguments, **data.settings, masking=masking, names=data.names)
     except ObjectSeekerError as error:
         raise SystemExit(str(error)) from None
 
 
-def masking_of(arguments: argparse.Namespace) -> SampleMasking:
-    return SampleMasking(
-        probability=arguments.mask_probability,
-        band_fraction=arguments.mask_band_fraction,
-        band_widths=arguments.mask_band_widths,
-        min_visible=arguments.mask_min_visible,
-        mask_mode="crop" if arguments.mask_crop else "fill",
-        through=arguments.mask_through,
-        paired=arguments.mask_paired,
-        worst=arguments.mask_worst,
-    )
-
-
-def settings_from(kind: type[S], arguments: argparse.Namespace, **own: Any) -> S:
+def settings_from(kind: type[S], arguments: argparse.Namespace, prefix: str = "", **own: Any) -> S:
     """Build settings of a class: `own` ones, and the others from arguments of the same names."""
-    given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name not in own}
-    return kind(**given, **own)
+    names = (field.name for field in fields(kind) if field.name not in own)  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: getattr(arguments, prefix + name) for name in names}, **own)
 
 
 def train(
@@ -154,17 +142,17 @@ def train(
     """
     settings, progress = trainer.settings, trainer.progress
     trainer.network.train()
-    sums, summed, before = torch.zeros((), device=trainer.device), 0, time.monotonic()
-    logged_at, own_steps = before, 0
+    sums, summed, last = torch.zeros((), device=trainer.device), 0, time.monotonic()
+    logged_at, own_steps = last, 0
     while progress.fraction(settings) < 1 and (own_steps == 0 or log.elapsed() < arguments.stop_after):
         sums = sums + trainer.step()
         summed, own_steps = summed + 1, own_steps + 1
         if trainer.on_gpu and (own_steps == UNTIMED_STEPS or own_steps % SYNCHRONISE_EVERY == 0):
             torch.cuda.synchronize()  # the GPU runs behind; let its clock and ours agree
-        now = time.monotonic()
+        current = time.monotonic()
         if own_steps > UNTIMED_STEPS:
-            progress.seconds += now - before
-        before = now
+            progress.seconds += current - last
+        last = current
         if own_steps == UNTIMED_STEPS or progress.step % arguments.log_every == 0:
             parts = (sums / summed).tolist()
             log(
@@ -180,7 +168,7 @@ def train(
         if progress.step % arguments.save_every == 0:
             save(trainer, log, out)
             report()
-            before = logged_at = time.monotonic()
+            last = logged_at = time.monotonic()
     save(trainer, log, out)
     report()
     if trainer.on_gpu:
@@ -234,8 +222,8 @@ def load_data(arguments: argparse.Namespace, log: Log) -> Data:
         packs = [noise_pack(max(2 * arguments.batch, 64))]
     largest = round(LARGEST_SCALE * arguments.size)  # training looks at nothing larger
     for number, spec in enumerate(arguments.data):
-        wanted = None if arguments.own_classes and number == 0 else names
-        pack, names = read_folder(spec, longest_side=largest, processes=processes, classes=wanted, limit=limit)
+        classes = None if arguments.own_classes and number == 0 else names
+        pack, names = read_folder(spec, longest_side=largest, processes=processes, classes=classes, limit=limit)
         packs.append(pack)
     held_out = None
     if arguments.held_out:
@@ -287,11 +275,11 @@ def leave_out(packs: Sequence[Pack], arguments: argparse.Namespace, log: Log) ->
     return kept
 
 
-def read_held_out(given: Sequence[str], names: Sequence[str], arguments: argparse.Namespace) -> Pack:
+def read_held_out(sources: Sequence[str], names: Sequence[str], arguments: argparse.Namespace) -> Pack:
     """Read a pack, or a dataset folder."""
-    if len(given) > 1:
-        return read_pack(Path(given[0]), [Path(part) for part in given[1:]])
-    return read_folder(given[0], longest_side=arguments.size, processes=arguments.processes, classes=names)[0]
+    if len(sources) > 1:
+        return read_pack(Path(sources[0]), [Path(part) for part in sources[1:]])
+    return read_folder(sources[0], longest_side=arguments.size, processes=arguments.processes, classes=names)[0]
 
 
 def noise_pack(count: int) -> Pack:
@@ -363,44 +351,33 @@ def detector_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--held-out", nargs="+", help="a pack, or a DATASET in folders, to measure AP50 on")
     parser.add_argument("--start", help="begin with the weights.pt of an earlier run instead of random weights")
     parser.add_argument("--teacher", help="weights.pt of a teacher for unmasked samples; with --mask-paired")
-    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
-    parser.add_argument("--warm-up", type=int, default=1000, help="steps")
-    parser.add_argument(
-        "--average-decay", type=float, default=0.9995, help="decay of the running average of the weights"
+    add_settings(
+        parser,
+        Settings,
+        learning_rate={},
+        warm_up={"help": "steps"},
+        average_decay={"help": "decay of the running average of the weights"},
+        closing={"help": "fraction of the schedule with mosaic and mixup"},
     )
-    parser.add_argument("--closing", type=float, default=0.85, help="fraction of the schedule with mosaic and mixup")
     masks = parser.add_argument_group("masks")
-    masks.add_argument(
-        "--mask-probability", type=float, default=0.5, help="probability of a mask in the last 30 %% of the schedule"
+    add_settings(
+        masks,
+        SampleMasking,
+        "mask_",
+        probability={"help": "probability of a mask in the last 30 %% of the schedule"},
+        band_fraction={"help": "fraction of masks that are bands", "metavar": "SHARE"},
+        band_widths={"help": "as fractions of the axis", "type": float, "nargs": 2, "metavar": ("NARROWEST", "WIDEST")},
+        min_visible={"help": "fraction of a box that must be visible"},
+        through={"help": "fraction of masks with a line through an object"},
+        worst={"help": "take the one of K masks with the largest loss", "metavar": "K"},
     )
-    masks.add_argument(
-        "--mask-early-share",
-        type=float,
-        default=EARLY_MASK_SHARE,
-        help="fraction of that probability before (default: 0.6)",
+    add_settings(
+        masks,
+        Settings,
+        mask_early_share={"help": "fraction of that probability before (default: 0.6)"},
+        mask_worst_from={"help": "of the schedule; one mask before", "metavar": "SHARE"},
+        mask_worst_every={"help": "one mask in the steps between", "metavar": "STEPS"},
     )
-    masks.add_argument(
-        "--mask-band-fraction", type=float, default=0.0, metavar="SHARE", help="fraction of masks that are bands"
-    )
-    masks.add_argument(
-        "--mask-band-widths",
-        type=float,
-        nargs=2,
-        default=DEFAULT_BAND_WIDTHS,
-        metavar=("NARROWEST", "WIDEST"),
-        help="widths of bands, as fractions of the axis",
-    )
-    masks.add_argument("--mask-min-visible", type=float, default=0.2, help="fraction of a box that must be visible")
-    masks.add_argument(
-        "--mask-through", type=float, default=0.0, help="fraction of masks with a line through an object"
-    )
-    masks.add_argument(
-        "--mask-worst", type=int, default=1, metavar="K", help="take the one of K masks with the largest loss"
-    )
-    masks.add_argument(
-        "--mask-worst-from", type=float, default=0.0, metavar="SHARE", help="of the schedule; one mask before"
-    )
-    masks.add_argument("--mask-worst-every", type=int, default=1, metavar="STEPS", help="one mask in the steps between")
     masks.add_argument(
         "--mask-crop", action="store_true", help="move the cut to the border of the sample; bands are filled"
     )
@@ -408,6 +385,14 @@ def detector_parser(description: str | None) -> argparse.ArgumentParser:
         "--mask-paired", action="store_true", help="pair unmasked and masked samples, with a consistency loss"
     )
     return parser
+
+
+def add_settings(parser: Any, kind: Any, prefix: str = "", **options: dict[str, Any]) -> None:
+    """Add the settings of a class as options, with their defaults."""
+    defaults = {field.name: field.default for field in fields(kind)}
+    for name, extra in options.items():
+        flag, default = f"--{prefix}{name}".replace("_", "-"), defaults[name]
+        parser.add_argument(flag, **{"type": type(default), "default": default} | extra)
 
 
 def checked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:

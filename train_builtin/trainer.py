@@ -77,11 +77,11 @@ class Trainer(Learner):
         torch.manual_seed(settings.seed)
         first = BuiltinDetector(classes=len(settings.names)).state_dict()
         if settings.start is not None:
-            given = read_weights(Path(settings.start))
-            if given.keys() != first.keys():
+            stored = read_weights(Path(settings.start))
+            if stored.keys() != first.keys():
                 raise SystemExit(f"{settings.start} holds the weights of another network")
             # Of other classes all but the last layer of the class heads is taken.
-            first |= {name: tensor for name, tensor in given.items() if tensor.shape == first[name].shape}
+            first |= {name: tensor for name, tensor in stored.items() if tensor.shape == first[name].shape}
         self.network.load_state_dict(first)
         self.average.load_state_dict(first)
         self.teacher = self._read_teacher(settings)

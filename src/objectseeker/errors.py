@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 import re
+from importlib import import_module
+from typing import Any
 
 # Characters a terminal interprets: control codes, bidirectional and line-separator marks, lone surrogates.
 _TERMINAL_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -44,7 +46,7 @@ def sanitize_line(text: str) -> str:
 
     A name can then neither color nor reverse what follows, nor begin a new line.
     """
-    return _TERMINAL_CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _TERMINAL_CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 # How other libraries report out of memory, in addition to MemoryError: torch on a GPU by the name of the exception;
@@ -56,6 +58,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means out of memory, which says nothing about the input."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or _NO_MEMORY_WORDS.search(str(error).lower()) is not None
+
+
+def import_optional(module: str, advice: str) -> Any:
+    """Import a module that the package does not depend on; raise `advice` if it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ObjectSeekerError(advice) from None
 
 
 def require_fraction(value: float, name: str) -> float:

@@ -122,11 +122,11 @@ def plural(count: int, word: str, words: str | None = None) -> str:
     return f"{count:,} {word if count == 1 else words or word + 's'}"
 
 
-def suggest_name(wrong: str, known: Iterable[str]) -> str | None:
-    """Ask whether the known name nearest to a wrong one was meant, if one is near."""
+def suggest_name(unknown: str, known: Iterable[str]) -> str | None:
+    """Ask whether the known name nearest to an unknown one was meant, if one is near."""
     import difflib  # slow to import, and rarely needed
 
-    near = difflib.get_close_matches(wrong, list(known), 1)
+    near = difflib.get_close_matches(unknown, list(known), 1)
     return f"did you mean {quote_plain(near[0])}?" if near else None
 
 
@@ -148,8 +148,8 @@ def to_markdown(rows: Sequence[Mapping[str, str]]) -> str:
         return ""
     columns = list(rows[0])
     lines = [columns, *([row[column] for column in columns] for row in rows)]
-    first, *rest = ["| " + " | ".join(map(_escape_markdown, cells)) + " |" for cells in lines]
-    return "\n".join([first, "|" + "---|" * len(columns), *rest])
+    head, *body = ["| " + " | ".join(map(_escape_markdown, cells)) + " |" for cells in lines]
+    return "\n".join([head, "|" + "---|" * len(columns), *body])
 
 
 def to_html(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -170,8 +170,8 @@ def _escape_markdown(cell: str) -> str:
 
 def transpose(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Turn columns into rows, so that a table with many columns and few rows fits a terminal."""
-    first, *rest = list(rows[0])
-    return [{"": column} | {row[first]: row[column] for row in rows} for column in rest]
+    first, *columns = list(rows[0])
+    return [{"": column} | {row[first]: row[column] for row in rows} for column in columns]
 
 
 def percent(value: float | None) -> str:

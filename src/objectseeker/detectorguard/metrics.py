@@ -75,7 +75,7 @@ class ObjectnessMaps:
         )
 
     def first_alert(self, thresholds: Ints) -> Ints:
-        """Return the first of the ascending `BASE_THRESHOLDS` at which each image alerts: (thresholds, images).
+        """Return the first of `BASE_THRESHOLDS` at which each image alerts: (thresholds, images).
 
         It is len(BASE_THRESHOLDS) if an image never alerts. Bisection finds it, since alerts never vanish again.
         """

@@ -19,7 +19,7 @@ from objectseeker.detectors.network import SingleImageDetector, fingerprint, par
 from objectseeker.detectors.network.class_names import COCO_91, from_mapping, numbered_names
 from objectseeker.detectors.network.raw_boxes import MAX_BOXES, SCORE_FLOOR, RawBoxes
 from objectseeker.detectors.torch_module import import_torch, prepare_module
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.errors import ObjectSeekerError, import_optional
 
 CHECKPOINT_KEYS = ("model", "state_dict", "model_state_dict")  # under which training programs save the weights
 PREFIXES = ("module.", "model.")  # that wrappers put in front of every weight's name
@@ -175,13 +175,8 @@ def load_ultralytics(file: str, **options: Any) -> SingleImageDetector:
     weights = Path(file)
     if not weights.is_file():
         raise ObjectSeekerError(f"there is no file {file}: pass the path of an ultralytics model file")
-    try:
-        from ultralytics import YOLO
-    except ImportError:
-        raise ObjectSeekerError(
-            f"ultralytics:{file} needs ultralytics, which is AGPL: pip install ultralytics"
-        ) from None
-    return ultralytics_detector(YOLO(file), weights, **options)
+    advice = f"ultralytics:{file} needs ultralytics, which is AGPL: pip install ultralytics"
+    return ultralytics_detector(import_optional("ultralytics", advice).YOLO(file), weights, **options)
 
 
 def ultralytics_detector(

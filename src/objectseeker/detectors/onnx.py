@@ -41,7 +41,7 @@ from objectseeker.detectors.network.layout_inference import (
 )
 from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse_layout
 from objectseeker.detectors.network.preprocess import Size
-from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.errors import ObjectSeekerError, import_optional, require_count
 
 INPUT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"}
 # Exhaustive search, the default on CUDA, may pick another algorithm, and so other last bits, in every session.
@@ -303,10 +303,7 @@ class OpenVinoSession:
     """
 
     def __init__(self, path: Path, *, precision: str, workers: int, threads: int) -> None:
-        try:
-            import openvino
-        except ImportError:
-            raise ObjectSeekerError("device openvino needs pip install 'objectseeker[openvino]'") from None
+        openvino = import_optional("openvino", "device openvino needs pip install 'objectseeker[openvino]'")
         if precision not in OPENVINO_PRECISIONS:
             precisions = ", ".join(OPENVINO_PRECISIONS)
             raise ObjectSeekerError(f"precision on openvino must be one of {precisions}: got {precision!r}")

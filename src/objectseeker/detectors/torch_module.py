@@ -10,7 +10,7 @@ from typing import Any
 
 from objectseeker.detectors.network import Forward, NetworkDetector, NetworkOptions, Predict, fingerprint, parse_size
 from objectseeker.detectors.network.layouts import Array, parse_layout
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.errors import ObjectSeekerError, import_optional
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 INPUT_SIZE = 416
@@ -58,7 +58,9 @@ def torch_detector(
     if decode is None and isinstance(module, Predictor):
         network = BuiltinNetwork.from_predictor(module)
     half = on_gpu and precision != "float32"
-    compiled = half and can_compile() and not layout.free_sides if compiled is None else compiled
+    if compiled is None:  # torch.compile needs triton and a C compiler
+        can_compile = find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+        compiled = half and can_compile and not layout.free_sides
     share = bool(network.receptive_fields) and (half if share is None else share)
     views = DeviceViews(
         network=network,
@@ -125,13 +127,4 @@ def prepare_module(module: Any, device: str) -> Any:
 
 def import_torch(user: str, *, extra: str = "torch") -> Any:
     """Import PyTorch, or raise an error that names the extra of this package to install."""
-    try:
-        import torch
-    except ImportError:
-        raise ObjectSeekerError(f"{user} needs PyTorch: pip install 'objectseeker[{extra}]'") from None
-    return torch
-
-
-def can_compile() -> bool:
-    """Return whether torch.compile finds what it needs: triton and a C compiler."""
-    return find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+    return import_optional("torch", f"{user} needs PyTorch: pip install 'objectseeker[{extra}]'")

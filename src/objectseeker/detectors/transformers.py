@@ -39,7 +39,7 @@ from objectseeker.detectors.network.class_names import from_mapping
 from objectseeker.detectors.network.preprocess import Size, shown_pixels
 from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, RawBoxes
 from objectseeker.detectors.torch_module import import_torch, prepare_module
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.errors import ObjectSeekerError, import_optional
 
 DetectView = Callable[[Image, int], RawBoxes]  # from the filled image and the number of the view
 PlanViews = Callable[[Size, Ints, int], DetectView]
@@ -340,17 +340,14 @@ def load_transformers(name: str, **options: Any) -> SingleImageDetector:
     Raises:
         ObjectSeekerError: transformers or PyTorch is missing, or the model cannot be loaded.
     """
-    try:
-        from transformers import AutoImageProcessor, AutoModelForObjectDetection
-    except ImportError:
-        raise ObjectSeekerError(f"transformers:{name} needs pip install 'objectseeker[transformers]'") from None
+    library = import_optional("transformers", f"transformers:{name} needs pip install 'objectseeker[transformers]'")
     failed = f"transformers cannot load an object detector from {name!r}"
     local = True  # first try a folder or an earlier download: it needs no connection, and nothing changes
     while True:
         try:
-            processor = AutoImageProcessor.from_pretrained(name, local_files_only=local)
+            processor = library.AutoImageProcessor.from_pretrained(name, local_files_only=local)
             with _without_progress_bar() if local else nullcontext():
-                model = AutoModelForObjectDetection.from_pretrained(name, local_files_only=local)
+                model = library.AutoModelForObjectDetection.from_pretrained(name, local_files_only=local)
             break
         except Exception as error:  # of the hub, of the file, of a setting: there are too many kinds
             if Path(name).is_dir() or not local:

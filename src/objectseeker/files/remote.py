@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.errors import ObjectSeekerError, import_optional
 
 ATTEMPTS = 3  # to read one file; object storage fails occasionally
 RETRY_DELAY = 0.5  # seconds before the second attempt, twice as long before the third
@@ -179,11 +179,7 @@ def _address(system: Any, path: str, root: str, url: str) -> str:
 
 def _fsspec(url: str) -> Any:
     reject_credentials(url)
-    try:
-        import fsspec
-    except ImportError:
-        raise ObjectSeekerError(f"reading {url} needs fsspec: pip install 'objectseeker[cloud]'") from None
-    return fsspec
+    return import_optional("fsspec", f"reading {url} needs fsspec: pip install 'objectseeker[cloud]'")
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -191,10 +187,7 @@ def _options(url: str) -> dict[str, Any]:
     web = {link.partition("://")[0] for link in url.split("::")} & {*_WEB}
     if not web:
         return {}
-    try:
-        import aiohttp
-    except ImportError:
-        raise ObjectSeekerError(f"reading {url} needs aiohttp: pip install aiohttp") from None
+    aiohttp = import_optional("aiohttp", f"reading {url} needs aiohttp: pip install aiohttp")
     from fsspec.config import conf
 
     timeout = aiohttp.ClientTimeout(total=TOTAL_TIMEOUT, sock_connect=READ_TIMEOUT, sock_read=READ_TIMEOUT)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats
-from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.errors import ObjectSeekerError, import_optional, require_count
 from objectseeker.inference.results import CERTIFICATE, ImageResult
 from objectseeker.interop.certified_recall import CertifiedRecall
 from objectseeker.text import quote
@@ -30,13 +30,13 @@ __all__ = [
 ]
 
 
-def to_supervision(found: Detections | ImageResult, names: Sequence[str] | None = None) -> Any:
+def to_supervision(result: Detections | ImageResult, names: Sequence[str] | None = None) -> Any:
     """Convert to `supervision.Detections` with the same boxes, bit for bit; `names` become its class_name.
 
     Origin and certificates are in its `data`, one array per column.
 
     Args:
-        found: Boxes, or a result of `detect`.
+        result: Boxes, or a result of `detect`.
         names: Class names by label.
 
     Returns:
@@ -49,15 +49,12 @@ def to_supervision(found: Detections | ImageResult, names: Sequence[str] | None 
         >>> to_supervision(Detections([[0, 0, 9, 9]], [0.9], [0])).xyxy.tolist()  # doctest: +SKIP
         [[0.0, 0.0, 9.0, 9.0]]
     """
-    detections, attributes = _boxes_and_attributes(found)
-    try:
-        from supervision import Detections as Theirs
-    except ImportError:
-        raise ObjectSeekerError("supervision is not installed: pip install supervision") from None
+    detections, attributes = _boxes_and_attributes(result)
+    supervision = import_optional("supervision", "supervision is not installed: pip install supervision")
     boxes, scores, labels = (array.copy() for array in (detections.xyxy, detections.score, detections.label))
     data = {} if names is None else {"class_name": np.array([_name(label, names) for label in labels], str)}
-    data |= {column: np.array([row[column] for row in attributes]) for column in _columns(found)}
-    return Theirs(xyxy=boxes, confidence=scores, class_id=labels, data=data)
+    data |= {column: np.array([row[column] for row in attributes]) for column in _columns(result)}
+    return supervision.Detections(xyxy=boxes, confidence=scores, class_id=labels, data=data)
 
 
 def from_supervision(theirs: Any) -> Detections:
@@ -82,13 +79,13 @@ def from_supervision(theirs: Any) -> Detections:
     """
     boxes, labels = theirs.xyxy, theirs.class_id
     if labels is None and len(boxes):
-        raise ObjectSeekerError("the boxes have no class_id: a label each is needed")
+        raise ObjectSeekerError("the boxes have no class_id: give each a label")
     scores = np.ones(len(boxes)) if theirs.confidence is None else theirs.confidence
     return Detections(boxes, scores, [] if labels is None else labels)
 
 
 def to_coco(
-    found: Detections | ImageResult, image_id: Hashable, category_ids: Sequence[int] | None = None
+    result: Detections | ImageResult, image_id: Hashable, category_ids: Sequence[int] | None = None
 ) -> list[dict[str, Any]]:
     """Convert to rows of COCO results, as `COCO.loadRes` takes them.
 
@@ -97,7 +94,7 @@ def to_coco(
     follow COCO's own keys.
 
     Args:
-        found: Boxes, or a result of `detect`.
+        result: Boxes, or a result of `detect`.
         image_id: Id of the image.
         category_ids: Category id of every label.
 
@@ -111,13 +108,13 @@ def to_coco(
         >>> to_coco(Detections([[1, 2, 4, 6]], [0.5], [0]), 7)
         [{'image_id': 7, 'category_id': 1, 'bbox': [1.0, 2.0, 3.0, 4.0], 'score': 0.5}]
     """
-    detections, attributes = _boxes_and_attributes(found)
+    detections, attributes = _boxes_and_attributes(result)
 
     def category(label: int) -> int:
         if category_ids is None:
             return label + 1
         if not 0 <= label < len(category_ids):
-            raise ObjectSeekerError(f"label {label} has no category id: there are {len(category_ids)}")
+            raise ObjectSeekerError(f"label {label} has no category id: there are {len(category_ids)}. Add it.")
         return category_ids[label]
 
     boxes = _corner_and_size(detections.xyxy).tolist()
@@ -160,7 +157,7 @@ def from_coco(
         except (KeyError, TypeError, IndexError):
             raise ObjectSeekerError(f"a row needs image_id, category_id and bbox: got {quote(row)}") from None
         if labels is not None and category not in labels:
-            raise ObjectSeekerError(f"category {quote(category)} is not among the category_ids")
+            raise ObjectSeekerError(f"category {quote(category)} is not among the category_ids. Add it.")
         label = require_count(category, "category_id") - 1 if labels is None else labels[category]
         images.setdefault(image, []).append((box, row.get("score", 1.0), label))
     return {
@@ -169,14 +166,16 @@ def from_coco(
     }
 
 
-def to_fiftyone(found: Detections | ImageResult, width: int, height: int, names: Sequence[str]) -> list[dict[str, Any]]:
+def to_fiftyone(
+    result: Detections | ImageResult, width: int, height: int, names: Sequence[str]
+) -> list[dict[str, Any]]:
     """Convert to `fiftyone.Detection` fields: `[fo.Detection(**fields) for fields in to_fiftyone(...)]`.
 
     FiftyOne keeps boxes as shares of an image of width x height pixels, and class names instead of labels. Origin and
     certificates are attributes of a detection, by which its app filters.
 
     Args:
-        found: Boxes, or a result of `detect`.
+        result: Boxes, or a result of `detect`.
         width: Width of the image in pixels.
         height: Height of the image in pixels.
         names: Class names by label.
@@ -192,7 +191,7 @@ def to_fiftyone(found: Detections | ImageResult, width: int, height: int, names:
         >>> fields["label"], fields["bounding_box"]
         ('car', [0.1, 0.1, 0.2, 0.1])
     """
-    detections, attributes = _boxes_and_attributes(found)
+    detections, attributes = _boxes_and_attributes(result)
     boxes = _corner_and_size(detections.xyxy) / _sides(width, height)
     return [
         {"label": _name(label, names), "bounding_box": box, "confidence": score} | row
@@ -230,29 +229,29 @@ def from_fiftyone(theirs: Any, width: int, height: int, names: Sequence[str]) ->
     for entry in getattr(theirs, "detections", theirs):
         label, box, score = (_field(entry, name) for name in ("label", "bounding_box", "confidence"))
         if label not in labels:
-            raise ObjectSeekerError(f"class {quote(label)} is not among the names")
+            raise ObjectSeekerError(f"class {quote(label)} is not among the names. Add it.")
         boxes.append(box)
         scores.append(1.0 if score is None else score)
         indices.append(labels[label])
     return Detections(_corners(boxes, _sides(width, height)), scores, indices)
 
 
-def _columns(found: Detections | ImageResult) -> tuple[str, ...]:
-    if isinstance(found, Detections):
+def _columns(result: Detections | ImageResult) -> tuple[str, ...]:
+    if isinstance(result, Detections):
         return ()
-    return ("origin",) if found.certificates is None else ("origin", *CERTIFICATE)
+    return ("origin",) if result.certificates is None else ("origin", *CERTIFICATE)
 
 
-def _boxes_and_attributes(found: Detections | ImageResult) -> tuple[Detections, list[dict[str, Any]]]:
+def _boxes_and_attributes(result: Detections | ImageResult) -> tuple[Detections, list[dict[str, Any]]]:
     """Return boxes, and what else is known of each, by column."""
-    if isinstance(found, Detections):
-        return found, [{} for _ in range(len(found))]
-    origins = ["base" if number < found.base_boxes else "recovered" for number in range(len(found.detections))]
-    values = found.certificates or [()] * len(origins)
+    if isinstance(result, Detections):
+        return result, [{} for _ in range(len(result))]
+    origins = ["base" if number < result.base_boxes else "recovered" for number in range(len(result.detections))]
+    values = result.certificates or [()] * len(origins)
     rows = [
-        dict(zip(_columns(found), (origin, *row), strict=True)) for origin, row in zip(origins, values, strict=True)
+        dict(zip(_columns(result), (origin, *row), strict=True)) for origin, row in zip(origins, values, strict=True)
     ]
-    return found.detections, rows
+    return result.detections, rows
 
 
 def _field(entry: Any, name: str) -> Any:
@@ -277,5 +276,5 @@ def _sides(width: int, height: int) -> Floats:
 
 def _name(label: int, names: Sequence[str]) -> str:
     if not 0 <= label < len(names):
-        raise ObjectSeekerError(f"label {label} has no name: there are {len(names)} names")
+        raise ObjectSeekerError(f"label {label} has no name: there are {len(names)} names. Add it.")
     return names[label]

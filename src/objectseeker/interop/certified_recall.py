@@ -61,14 +61,14 @@ class CertifiedRecall:
         if len(preds) != len(target):
             raise ObjectSeekerError(f"update needs ground truth for each image: got {len(preds)} and {len(target)}")
         added: list[ObservedImage] = []
-        for found, truth in zip(preds, target, strict=True):
-            observation = getattr(found, "observation", None)
+        for prediction, ground_truth in zip(preds, target, strict=True):
+            observation = getattr(prediction, "observation", None)
             if observation is None:
                 raise ObjectSeekerError(
-                    f"certified recall needs what the detector saw under every mask: got {type(found).__name__} "
+                    f"certified recall needs what the detector saw under every mask: got {type(prediction).__name__} "
                     "without an observation. Predict with the model of seeker.as_maite()."
                 )
-            objects = self._objects(truth)
+            objects = self._objects(ground_truth)
             none = np.zeros(len(objects), np.bool_)
             number = str(len(self._images) + len(added))
             added.append(ObservedImage(number, Path(), observation, objects, none, none))
@@ -90,13 +90,13 @@ class CertifiedRecall:
         recall = evaluation.defended.certified_recall()
         shares: dict[str, Any] = {f"certified_recall_{location}": share for location, share in recall.items()}
         shares |= {"joint_certified_recall": point.joint_certified_recall, "clean_recall": point.clean_recall}
-        measured = {name: float(value) / 100 for name, value in shares.items() if value is not None}
-        return measured | {"objects": evaluation.objects, "vacuous_far": point.vacuous_far()}
+        defined = {name: float(value) / 100 for name, value in shares.items() if value is not None}
+        return defined | {"objects": evaluation.objects, "vacuous_far": point.vacuous_far()}
 
-    def _objects(self, truth: Any) -> Detections:
+    def _objects(self, ground_truth: Any) -> Detections:
         """Return ground truth of the detector's classes, with labels into the label map's dataset names."""
         boxes, labels = (
-            as_numpy(truth[name] if isinstance(truth, Mapping) else getattr(truth, name))
+            as_numpy(ground_truth[name] if isinstance(ground_truth, Mapping) else getattr(ground_truth, name))
             for name in ("boxes", "labels")
         )
         known = {label: index for index, label in enumerate(self.model.labels)}

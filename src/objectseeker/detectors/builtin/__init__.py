@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.network.class_names import VOC_20
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.errors import ObjectSeekerError, import_optional
 
 if TYPE_CHECKING:
     from objectseeker.detectors.builtin.model import Predictor
@@ -63,14 +63,10 @@ def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
     It is in evaluation mode on the CPU. It maps RGB images 0..255 (float N3HW, sides multiples of 32) to boxes N,A,4
     and scores N,A,classes.
     """
-    try:
-        import torch
+    from objectseeker.detectors.torch_module import import_torch
 
-        from objectseeker.detectors.builtin.model import BuiltinDetector, Predictor, fused
-    except ImportError:
-        raise ObjectSeekerError(
-            "the built-in detector as a module needs PyTorch: install objectseeker[torch]"
-        ) from None
+    torch = import_torch("the built-in detector as a module")
+    from objectseeker.detectors.builtin.model import BuiltinDetector, Predictor, fused
 
     weights = {name: torch.from_numpy(array) for name, array in read_weights(path).items()}
     try:
@@ -87,16 +83,13 @@ def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
 
 def read_weights(path: Path | str) -> dict[str, npt.NDArray[np.float32]]:
     """Read the weights in an exported ONNX file, by their names in `BuiltinDetector` (batch norms folded)."""
-    try:
-        import onnx
-        from onnx import numpy_helper
-    except ImportError:
-        raise ObjectSeekerError("reading weights from an ONNX file needs onnx: install objectseeker[torch]") from None
+    onnx = import_optional("onnx", "weights in an ONNX file need onnx: pip install 'objectseeker[torch]'")
     try:
         graph = onnx.load(str(path)).graph
     except Exception as error:  # a missing file, or any error of the parser about a damaged one
-        raise ObjectSeekerError(f"cannot read {path} as an ONNX file: {error}") from None
-    arrays = {tensor.name.removesuffix(HALF_SUFFIX): numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        raise ObjectSeekerError(f"cannot read {path} as an ONNX file: {error}. Export it again.") from None
+    to_array = onnx.numpy_helper.to_array
+    arrays = {tensor.name.removesuffix(HALF_SUFFIX): to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:  # the exporter stores equal weights once and names the others after the first
         if node.op_type == "Identity" and node.input[0] in arrays:
             arrays[node.output[0]] = arrays[node.input[0]]

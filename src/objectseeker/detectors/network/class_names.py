@@ -28,14 +28,8 @@ COCO_80 = (
 
 # COCO numbers its categories 1 to 90 and skips some. 91-class detectors use these numbers, 0 is the background.
 _COCO_SKIPPED = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
-
-
-def _with_gaps() -> tuple[str, ...]:
-    remaining = iter(COCO_80)
-    return tuple("n/a" if number in _COCO_SKIPPED else next(remaining) for number in range(91))
-
-
-COCO_91 = _with_gaps()
+_NUMBERS = [number for number in range(91) if number not in _COCO_SKIPPED]
+COCO_91 = tuple(COCO_80[_NUMBERS.index(number)] if number in _NUMBERS else "n/a" for number in range(91))
 
 BY_COUNT = {len(names): names for names in (VOC_20, COCO_80, COCO_91)}
 

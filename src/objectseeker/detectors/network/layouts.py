@@ -198,21 +198,19 @@ def _decode_nanodet(outputs: Sequence[Array], size: Size, floor: float, every_cl
     return raw._replace(xyxy=np.clip(boxes, 0, np.tile(size, 2)))  # before suppression, as NanoDet does
 
 
-def _decode_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """K x (corners, score, label)."""
-    (rows,) = outputs
-    return RawBoxes(rows[:, :4], rows[:, 4], rows[:, 5])
-
-
-def _decode_labels_first(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """K x (label, score, corners)."""
-    (rows,) = outputs
-    return RawBoxes(rows[:, 2:6], rows[:, 1], rows[:, 0])
-
-
 def _decode_listed(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     labels, boxes, scores = outputs
     return RawBoxes(boxes, scores, labels)
+
+
+def _decode_columns(boxes: int, score: int, label: int) -> Decode:
+    """Read K rows of corners, score and label, which begin at these columns."""
+
+    def decode(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
+        (rows,) = outputs
+        return RawBoxes(rows[:, boxes : boxes + 4], rows[:, score], rows[:, label])
+
+    return decode
 
 
 def _decode_dets_labels(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
@@ -286,7 +284,7 @@ LAYOUTS = {
         Layout("yolov8", _decode_yolov8, **_YOLO, classes=(1, 4)),
         # Of MultimediaTechLab and libreyolo: corners where YOLOv8 has centers.
         Layout("yolov9", _decode_corner_columns, **_YOLO, classes=(1, 4), every_class=True),
-        Layout("end2end", _decode_rows, **_ONE, stride=32),
+        Layout("end2end", _decode_columns(0, 4, 5), **_ONE, stride=32),
         Layout("detr", _decode_listed, **_LISTED, fit="stretch"),
         # RT-DETR, D-FINE, DEIM as transformers and others export them.
         Layout("queries", _decode_queries, **_QUERIES),
@@ -311,7 +309,7 @@ LAYOUTS = {
         Layout("picodet", _decode_corner_rows, **_ONE, **_PADDLE, classes=(2, 4), stride=32, nms=0.6, every_class=True),
         # And PicoDet, both without suppression.
         Layout("ppyoloe", _decode_boxes_any_scores, **_RAW, **_PADDLE, stride=32, nms=0.7, every_class=True),
-        Layout("paddle", _decode_labels_first, **_PADDLE, outputs=("rows",), batched=False),
+        Layout("paddle", _decode_columns(2, 1, 0), **_PADDLE, outputs=("rows",), batched=False),
         Layout("mmdeploy", _decode_dets_labels, **_IMAGENET, outputs=("dets", "labels"), fit="top-left"),
         Layout("torchvision", _decode_listed, **_LISTED, fit="top-left", batched=False),
     )
