@@ -13,7 +13,7 @@ No framework is imported before it is needed.
 from __future__ import annotations
 
 from objectseeker.training.batches import draw_strips, kept_parts, mask_and_move, visible_targets
-from objectseeker.training.masking import Masked, Strip, apply_strip, draw_strip, mask_strip
+from objectseeker.training.masking import Masked, Masking, Strip, apply_strip, draw_strip, mask_strip
 from objectseeker.training.transforms import AlbumentationsMask, MaskedDataset, MaskedDetectionDataset, TorchvisionMask
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Masked",
     "MaskedDataset",
     "MaskedDetectionDataset",
+    "Masking",
     "Strip",
     "TorchvisionMask",
     "apply_strip",

@@ -6,11 +6,10 @@ to know each line. Tests compare both per sample.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from objectseeker.training.masking import (
-    DEFAULT_BAND_FRACTION,
-    DEFAULT_BAND_WIDTHS,
+    Masking,
     area_of,
     fill_value,
     keeps_target,
@@ -24,14 +23,7 @@ if TYPE_CHECKING:
 
 
 def draw_strips(
-    count: int,
-    width: int,
-    height: int,
-    generator: torch.Generator,
-    *,
-    probability: float,
-    band_fraction: float = DEFAULT_BAND_FRACTION,
-    band_widths: tuple[float, float] = DEFAULT_BAND_WIDTHS,
+    count: int, width: int, height: int, generator: torch.Generator, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draw masks for `count` samples of one size: whether there is one, its axis, its start and its end.
 
@@ -40,15 +32,13 @@ def draw_strips(
         width: Width of the samples in pixels.
         height: Height of the samples in pixels.
         generator: A torch generator; its device computes.
-        probability: Of a mask.
-        band_fraction: Fraction of the masks that are bands.
-        band_widths: The narrowest and the widest band, as fractions of the axis.
+        options: Those of `Masking`: probability, band_fraction and band_widths.
 
     Returns:
         Four tensors of `count` entries.
 
     Raises:
-        ObjectSeekerError: A probability, fraction or width is invalid.
+        ObjectSeekerError: An option is invalid.
 
     Example:
         >>> masked, axis, start, end = draw_strips(8, 640, 480, torch.Generator(), probability=0.5)  # doctest: +SKIP
@@ -56,9 +46,7 @@ def draw_strips(
     import torch
 
     numbers = torch.rand((4, count), generator=generator, device=generator.device, dtype=torch.float32).double()
-    return strip_from_numbers(
-        numbers, width, height, probability=probability, band_fraction=band_fraction, band_widths=band_widths
-    )
+    return strip_from_numbers(numbers, width, height, Masking(**options))
 
 
 def kept_parts(masked: Tensor, axis: Tensor, start: Tensor, end: Tensor, width: int, height: int) -> Tensor:

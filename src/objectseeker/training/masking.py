@@ -21,10 +21,7 @@ from objectseeker.core.boxes import Bools, Floats
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 
-DEFAULT_PROBABILITY = 0.5
-DEFAULT_BAND_FRACTION = 0.0
 DEFAULT_BAND_WIDTHS = 0.1, 0.3  # for a square patch of 1 %, bands are a fifth of the axis, 15 % at half the spacing
-DEFAULT_MIN_VISIBLE = 0.2
 
 Rectangle = tuple[int, int, int, int]
 MaskMode = Literal["fill", "crop"]
@@ -75,15 +72,7 @@ class Strip:
         return before if self.end == (width, height)[self.axis] else (0, 0, width, height)
 
 
-def draw_strip(
-    width: int,
-    height: int,
-    rng: Any,
-    *,
-    probability: float = DEFAULT_PROBABILITY,
-    band_fraction: float = DEFAULT_BAND_FRACTION,
-    band_widths: tuple[float, float] = DEFAULT_BAND_WIDTHS,
-) -> Strip | None:
+def draw_strip(width: int, height: int, rng: Any, **options: Any) -> Strip | None:
     """Draw a random mask for an image, or None.
 
     Both axes are equally likely. For half masks both sides are equally likely, and so is every line inside the image;
@@ -94,43 +83,35 @@ def draw_strip(
         width: Of the image, in pixels.
         height: Of the image, in pixels.
         rng: A NumPy generator, a torch generator on any device, or None for torch's global one.
-        probability: Of a mask.
-        band_fraction: Fraction of the masks that are bands; the others are half masks.
-        band_widths: The narrowest and the widest band, as fractions of the axis.
+        options: Those of `Masking`, such as its probability.
 
     Returns:
         The mask, or None.
 
     Raises:
-        ObjectSeekerError: A probability, fraction or width is invalid.
+        ObjectSeekerError: An option is invalid.
 
     Example:
         >>> draw_strip(640, 480, np.random.default_rng(0), probability=1.0)
         Strip(axis=0, start=0, end=27)
     """
-    masked, axis, start, end = strip_from_numbers(
-        _uniform(rng), width, height, probability=probability, band_fraction=band_fraction, band_widths=band_widths
-    )
-    return Strip(int(axis), int(start), int(end)) if masked else None
+    return Masking(**options).draw((width, height), rng)
 
 
-def strip_from_numbers(
-    numbers: Any, width: int, height: int, *, probability: float, band_fraction: float, band_widths: tuple[float, float]
-) -> tuple[Any, Any, Any, Any]:
+def strip_from_numbers(numbers: Any, width: int, height: int, masking: Masking) -> tuple[Any, Any, Any, Any]:
     """Map four random numbers from [0, 1) to a mask: whether it exists, its axis, start and end.
 
     Takes numbers, or four arrays or tensors, and returns the same.
     """
-    require_fraction(probability, "probability")
-    require_fraction(band_fraction, "band_fraction")
-    narrowest, widest = require_band_widths(band_widths)
+    narrowest, widest = masking.band_widths
     chance, direction, position, kind = numbers
     axis = direction >= 0.5
     length = width + (height - width) * axis
-    masked = (chance < probability) & (length > 1)  # masking a single row or column would leave nothing
+    masked = (chance < masking.probability) & (length > 1)  # masking a single row or column would leave nothing
     # The first number also decides whether it is a band; the last one which side a half mask removes, or how wide a
     # band is. So four numbers suffice for both, and half masks stay the same with and without bands.
-    band, half = chance < probability * band_fraction, chance >= probability * band_fraction
+    bands = masking.probability * masking.band_fraction
+    band, half = chance < bands, chance >= bands
     line, behind = 1 + position * (length - 1) // 1, kind >= 0.5
     wide = 1 + (narrowest + (widest - narrowest) * kind) * (length - 1) // 1
     first = position * (length - wide + 1) // 1
@@ -161,12 +142,23 @@ def _uniform(rng: Any) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masking:
-    """Settings of the augmentation: the arguments of `draw_strip` and `apply_strip`."""
+    """The settings of the augmentation.
 
-    probability: float = DEFAULT_PROBABILITY
-    band_fraction: float = DEFAULT_BAND_FRACTION
+    Args:
+        probability: Of a mask.
+        band_fraction: Fraction of the masks that are bands; the others are half masks.
+        band_widths: The narrowest and the widest band, as fractions of the axis.
+        min_visible: Fraction of a box that must be visible.
+        fill: Value of removed pixels. Default: gray, 114 for integers and 114 / 255 for floats. Images in another range
+            need their own value.
+        mask_mode: "fill" fills removed pixels. "crop" returns only the kept rectangle, with boxes relative to it, for a
+            defense that crops. A band keeps no single rectangle and is filled, as that defense fills it.
+    """
+
+    probability: float = 0.5
+    band_fraction: float = 0.0
     band_widths: tuple[float, float] = DEFAULT_BAND_WIDTHS
-    min_visible: float = DEFAULT_MIN_VISIBLE
+    min_visible: float = 0.2
     fill: float | None = None
     mask_mode: MaskMode = "fill"
 
@@ -174,21 +166,29 @@ class Masking:
         for name in ("probability", "band_fraction", "min_visible"):
             require_fraction(getattr(self, name), name)
         object.__setattr__(self, "band_widths", require_band_widths(self.band_widths))  # also from a list
-        _require_mask_mode(self.mask_mode)
+        if self.mask_mode not in get_args(MaskMode):
+            modes = ", ".join(get_args(MaskMode))
+            raise ObjectSeekerError(f"mask_mode must be one of {modes}: got {self.mask_mode!r}.")
 
-    def draw(self, image: Any, rng: Any) -> Strip | None:
-        width, height = size_of(image)
-        return draw_strip(
-            width,
-            height,
-            rng,
-            probability=self.probability,
-            band_fraction=self.band_fraction,
-            band_widths=self.band_widths,
-        )
+    def draw(self, size: tuple[int, int], rng: Any) -> Strip | None:
+        """Draw a mask as `draw_strip`."""
+        masked, axis, start, end = strip_from_numbers(_uniform(rng), *size, self)
+        return Strip(int(axis), int(start), int(end)) if masked else None
 
     def apply(self, image: Any, boxes: Any, strip: Strip | None) -> Masked:
-        return apply_strip(image, boxes, strip, min_visible=self.min_visible, fill=self.fill, mask_mode=self.mask_mode)
+        """Apply a mask as `apply_strip`."""
+        targets = as_boxes(boxes)
+        if strip is None:
+            return Masked(image, boxes, np.ones(len(targets), np.bool_), np.ones(len(targets)))
+        size = size_of(image)
+        visible, visible_area = visible_part(targets, np.array(strip.kept(*size)))
+        box_area = area_of(intersect_boxes(targets, np.array((0, 0, *size))))  # no mask hides what is outside the image
+        keep = keeps_target(visible_area, box_area, self.min_visible)
+        fraction = np.divide(visible_area, box_area, out=np.zeros(len(visible)), where=box_area > 0)
+        if self.mask_mode == "crop":
+            visible = visible - np.tile(strip.window(*size)[:2], 2)
+        pixels = mask_pixels(image, strip, fill=self.fill, mask_mode=self.mask_mode)
+        return Masked(pixels, as_type_of(visible[keep], boxes), keep, fraction)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,8 +217,7 @@ def mask_strip(image: Any, boxes: Any, labels: Any, *, rng: Any, **options: Any)
         boxes: (N, 4), x1, y1, x2, y2 in pixels.
         labels: One per box.
         rng: A NumPy or torch generator.
-        options: probability, band_fraction and band_widths as in `draw_strip`; min_visible, fill and mask_mode as in
-            `apply_strip`.
+        options: Those of `Masking`.
 
     Returns:
         The masked image, and the boxes and labels that remain targets.
@@ -234,21 +233,13 @@ def mask_strip(image: Any, boxes: Any, labels: Any, *, rng: Any, **options: Any)
         ['car']
     """
     masking = Masking(**options)
-    masked = masking.apply(image, boxes, masking.draw(image, rng))
+    masked = masking.apply(image, boxes, masking.draw(size_of(image), rng))
     if len(labels) != len(masked.keep):
         raise ObjectSeekerError(f"labels must be one per box: got {len(labels)} for {len(masked.keep)} boxes.")
     return masked.image, masked.boxes, select(labels, masked.keep)
 
 
-def apply_strip(
-    image: Any,
-    boxes: Any,
-    strip: Strip | None,
-    *,
-    min_visible: float = DEFAULT_MIN_VISIBLE,
-    fill: float | None = None,
-    mask_mode: MaskMode = "fill",
-) -> Masked:
+def apply_strip(image: Any, boxes: Any, strip: Strip | None, **options: Any) -> Masked:
     """Mask an image and its boxes.
 
     The target rule: an object with less than `min_visible` of its box visible is no longer a target, since too little
@@ -259,11 +250,7 @@ def apply_strip(
         image: An array, tensor or Pillow image; it is not changed.
         boxes: (N, 4), x1, y1, x2, y2 in pixels.
         strip: The mask; None masks nothing.
-        min_visible: Fraction of a box that must be visible.
-        fill: Value of removed pixels. Default: gray, 114 for integers and 114 / 255 for floats. Images in another range
-            need their own value.
-        mask_mode: "fill" fills removed pixels. "crop" returns only the kept rectangle, with boxes relative to it, for a
-            defense that crops. A band keeps no single rectangle and is filled, as that defense fills it.
+        options: Those of `Masking`: min_visible, fill and mask_mode.
 
     Returns:
         The masked image, the boxes, and which of them remain targets.
@@ -275,20 +262,7 @@ def apply_strip(
         >>> apply_strip(np.zeros((10, 10, 3), np.uint8), [[0, 0, 4, 4]], Strip(0, 0, 2)).boxes.tolist()
         [[2.0, 0.0, 4.0, 4.0]]
     """
-    require_fraction(min_visible, "min_visible")
-    _require_mask_mode(mask_mode)
-    targets = as_boxes(boxes)
-    if strip is None:
-        return Masked(image, boxes, np.ones(len(targets), np.bool_), np.ones(len(targets)))
-    size = size_of(image)
-    visible, visible_area = visible_part(targets, np.array(strip.kept(*size)))
-    box_area = area_of(intersect_boxes(targets, np.array((0, 0, *size))))  # no mask hides what is outside the image
-    keep = keeps_target(visible_area, box_area, min_visible)
-    fraction = np.divide(visible_area, box_area, out=np.zeros(len(visible)), where=box_area > 0)
-    if mask_mode == "crop":
-        visible = visible - np.tile(strip.window(*size)[:2], 2)
-    pixels = mask_pixels(image, strip, fill=fill, mask_mode=mask_mode)
-    return Masked(pixels, as_type_of(visible[keep], boxes), keep, fraction)
+    return Masking(**options).apply(image, boxes, strip)
 
 
 def mask_pixels(image: Any, strip: Strip, *, fill: float | None = None, mask_mode: MaskMode = "fill") -> Any:
@@ -316,11 +290,6 @@ def _part(image: Any, rectangle: Rectangle) -> Any:
 
 def _copy(image: Any) -> Any:
     return image.copy() if isinstance(image, np.ndarray) else image.clone()
-
-
-def _require_mask_mode(mask_mode: str) -> None:
-    if mask_mode not in get_args(MaskMode):
-        raise ObjectSeekerError(f"mask_mode must be one of {', '.join(get_args(MaskMode))}: got {mask_mode!r}.")
 
 
 def fill_value(is_float: bool, fill: float | None) -> float:

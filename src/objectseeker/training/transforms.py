@@ -58,7 +58,7 @@ class TorchvisionMask(Masking):
     generator: Any = None
 
     def __call__(self, image: Any, target: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return self.mask(image, target, self.draw(image, self.generator))
+        return self.mask(image, target, self.draw(size_of(image), self.generator))
 
     def mask(self, image: Any, target: dict[str, Any], strip: Strip | None) -> tuple[Any, dict[str, Any]]:
         """Apply a drawn mask."""
@@ -134,7 +134,7 @@ class AlbumentationsMask(Masking):
         for name in UNSUPPORTED:
             if name in entries:
                 raise ObjectSeekerError(f"entry cannot be masked: got {name!r}. Pass images, boxes and labels.")
-        strip = self.draw(image, self.rng or np.random.default_rng(random.getrandbits(64)))
+        strip = self.draw(size_of(image), self.rng or np.random.default_rng(random.getrandbits(64)))
         if strip is None:
             return {"image": image, "bboxes": bboxes, **entries}
         numbers = np.array([tuple(box)[:4] for box in bboxes], dtype=np.float64).reshape(-1, 4)
@@ -172,9 +172,9 @@ class _MaskedItems:
 
     def _draw(self, image: Any, index: int) -> Strip | None:
         if self._seed is None:
-            return self._masking.draw(image, None)
+            return self._masking.draw(size_of(image), None)
         index = index + len(self) if index < 0 else index
-        return self._masking.draw(image, np.random.default_rng((self._seed, int(self._epoch), index)))
+        return self._masking.draw(size_of(image), np.random.default_rng((self._seed, int(self._epoch), index)))
 
 
 class MaskedDataset(_MaskedItems):
