@@ -4,7 +4,8 @@
     python scripts/check_language.py src/objectseeker/serve docs/guides/serve.md
 
 Prints `FILE:LINE: PHRASE -> SUGGESTION` for every banned phrase or old identifier and for every docstring of src that
-does not open with one sentence of at most 100 characters. Exits with 1 if it finds any. Phrases are found across line
+does not open with one sentence of at most 100 characters, and for every error message of src that does not say what to
+do. Exits with 1 if it finds any. Phrases are found across line
 breaks, comment signs and joined string literals. To keep a phrase in one file for a reason, add it to ALLOWED.
 """
 
@@ -163,12 +164,28 @@ IDENTIFIERS = {
 ALLOWED: dict[str, set[str]] = {
     "scripts/check_language.py": {"*"},  # the list itself
     "src/objectseeker/demo/samples/ATTRIBUTION.md": {"photo", "photograph", "photographs"},  # addresses
+    "src/objectseeker/files/remote.py": {"there is no such file"},  # its callers say what to do
     "src/objectseeker/serve/limits.py": {"identity"},  # a content coding of HTTP
     "train_builtin/README.md": {"photos"},  # the name of a pack
     "train_builtin/augmentation.py": {"identity"},  # the identity matrix
     "train_builtin/label.py": {"photos"},  # the name of a pack
     "train_builtin/loss.py": {"harmless"},  # an adjective
 }
+
+# An error message says what to do: what must be so, or a verb of this list at the start of a clause.
+ERRORS = ("ObjectSeekerError", "RequestRejectedError", "_bad_request")
+REMEDIES = (
+    "add|attack|change|check|choose|clip|compare|confirm|convert|copy|correct|create|cut|define|delete|draw|evaluate|"
+    "export|find|fix|free|get|give|install|label|list|lower|make|mark|move|name|number|observe|omit|open|pair|pass|pick|"
+    "put|raise|reduce|remove|rename|repair|replace|request|rerun|restore|resume|retrain|retry|return|run|save|say|score|"
+    "search|select|send|set|shorten|show|skip|sort|split|start|state|take|train|try|tune|unpack|update|use|wait|write"
+)
+REMEDY = re.compile(
+    r"\bmust\b|\bneeds?\b|\btakes\b|\brequires?\b|\bcan be\b|\bgate writes\b|\bpip install\b"
+    r"|(?:[.:;,]|\bor|\band|\bthen|\binstead)\s+(?:" + REMEDIES + r")\b"
+    r"|^(?:" + REMEDIES + r")\b|^cannot |\{(?:error|reason|advice|hint|message|problem|suggestion|known)\}|^\{",
+    re.IGNORECASE,
+)
 
 QUESTION_WORDS = ("What", "Which", "How", "Whether", "Where", "When", "Who", "Whose", "Why")
 GAP = r"(?:\s|\"\s+[rf]*\"|'\s+[rf]*'|\n\s*(?:#|//|\*|>))+"
@@ -208,13 +225,28 @@ def find_summaries(source: str) -> Iterator[tuple[int, str, str]]:
             yield line, summary, f"one sentence of at most {MAX_SUMMARY_LENGTH} characters on the first line"
 
 
+def find_errors(source: str) -> Iterator[tuple[int, str, str]]:
+    """Iterate over the error messages of a module that do not say what to do."""
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)):
+            continue
+        if ast.unparse(node.exc.func) not in ERRORS:
+            continue
+        for argument in node.exc.args:
+            if not isinstance(argument, ast.JoinedStr) and not isinstance(getattr(argument, "value", None), str):
+                continue
+            message = ast.unparse(argument).lstrip("f")[1:-1]
+            if not REMEDY.search(message):
+                yield node.lineno, message, "what is wrong: got VALUE. What to do."
+
+
 def check_file(path: Path) -> list[str]:
     name = path.relative_to(ROOT).as_posix()
     allowed = ALLOWED.get(name, set())
     text = path.read_text(encoding="utf-8")
     findings = [
         *find_phrases(text),
-        *(find_summaries(text) if name.startswith("src/") and path.suffix == ".py" else ()),
+        *((*find_summaries(text), *find_errors(text)) if name.startswith("src/") and path.suffix == ".py" else ()),
     ]
     return [
         f"{name}:{line}: {phrase} -> {advice}"

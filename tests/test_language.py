@@ -45,10 +45,10 @@ def test_no_banned_phrase_is_used():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_banned_phrase_is_found_across_lines():
+def test_banned_phrases_are_found_across_lines_and_errors_without_a_remedy():
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        from check_language import find_phrases, find_summaries
+        from check_language import find_errors, find_phrases, find_summaries
     finally:
         sys.path.pop(0)
     assert list(find_phrases("a run\nthat is left\n    # out of it")) == [
@@ -56,6 +56,8 @@ def test_a_banned_phrase_is_found_across_lines():
     ]
     assert [line for line, *_ in find_summaries('def f():\n    """Which it is."""\n')] == [2]
     assert not list(find_phrases("Return the false positives per image."))
+    assert [line for line, *_ in find_errors('raise ObjectSeekerError(f"there is no {file}")')] == [1]
+    assert not list(find_errors('raise ObjectSeekerError(f"there is no {file}: got {name}. Choose another.")'))
 
 
 @pytest.mark.parametrize("phrase", SEARCHES)

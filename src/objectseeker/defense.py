@@ -125,7 +125,8 @@ class Defense:
             and self.threshold_schedule.rule(self.rule, self.rule.base_threshold) != self.rule
         ):
             raise ObjectSeekerError(
-                f"the rule's scores are not those of {self.threshold_schedule} at {self.rule.base_threshold!r}"
+                f"the rule's scores are not those of {self.threshold_schedule} at {self.rule.base_threshold!r}: "
+                "set one of them"
             )
 
     @classmethod

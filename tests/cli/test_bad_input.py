@@ -84,7 +84,7 @@ def test_an_image_must_be_rgb_bytes(image):
 
 def test_a_detector_must_answer_for_every_image_with_detections():
     image = np.zeros((20, 20, 3), np.uint8)
-    with pytest.raises(ObjectSeekerError, match="7 results for 8 images"):
+    with pytest.raises(ObjectSeekerError, match="8 results for 8 images: got 7"):
         ObjectSeeker(lambda images: [GOOD] * 7, RULE, masks=Halves(2))([image])
     with pytest.raises(ObjectSeekerError, match="ndarray"):
         ObjectSeeker(lambda images: [np.zeros(4)] * len(images), RULE, masks=Halves(2))([image])

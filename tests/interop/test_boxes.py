@@ -150,7 +150,10 @@ def test_fiftyone_itself():
         (lambda: to_coco(BOXES, 1, [5]), "label 2 has no category id: there are 1"),
         (lambda: from_coco([{"image_id": 1}]), "a row needs image_id, category_id and bbox: got {'image_id': 1}"),
         (lambda: from_coco([{"image_id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}], IDS), "category 5 is not among"),
-        (lambda: from_coco([{"image_id": 1, "category_id": 5, "bbox": "x" * 900}]), r"a box is four numbers.*x\.\.\. "),
+        (
+            lambda: from_coco([{"image_id": 1, "category_id": 5, "bbox": "x" * 900}]),
+            r"a box must be four numbers.*x\.\.\. ",
+        ),
         (
             lambda: from_coco([{"image_id": 1, "category_id": 0, "bbox": [0, 0, 1, 1]}]),
             "category_id.*at least 1: got 0",
@@ -158,7 +161,7 @@ def test_fiftyone_itself():
         (lambda: to_fiftyone(BOXES, 9, 9, ["cat"]), "label 2 has no name: there are 1 names"),
         (lambda: to_fiftyone(BOXES, 0, 9, NAMES), "width must be at least 1: got 0"),
         (lambda: from_fiftyone([{"label": "elk", "bounding_box": [0, 0, 1, 1]}], 9, 9, NAMES), "class 'elk' is not"),
-        (lambda: from_fiftyone([{"label": "cat"}], 9, 9, NAMES), "a box is four numbers"),
+        (lambda: from_fiftyone([{"label": "cat"}], 9, 9, NAMES), "a box must be four numbers"),
     ],
 )
 def test_what_cannot_be_used_is_refused(make, message):

@@ -125,6 +125,7 @@ def test_torchmetrics_measures_the_targets(theirs):
     pytest.importorskip("torchvision", reason="AP of torchmetrics needs torchvision")
     torchmetrics = pytest.importorskip("torchmetrics.detection", reason="needs torchmetrics")
     torch = pytest.importorskip("torch")
+    pytest.importorskip("torchvision", reason="torchmetrics computes AP with torchvision")
     metric = torchmetrics.MeanAveragePrecision()
     model = defended(theirs).as_maite(index2label=LABELS)
     recall = CertifiedRecall(model)

@@ -196,7 +196,9 @@ def test_a_box_of_a_class_that_the_data_set_lacks_explains_others_where_labels_p
 def test_labels_are_checked_against_their_own_names():
     good = image([(0, 0, 9, 9, 0.9, 4)], [(0, 0, 9, 9, 1)])
     assert evaluate_images([good], MANY, PAPER).objects == 1
-    with pytest.raises(ObjectSeekerError, match=r"boxes with labels from 5 to 5 but there are 5 class names"):
+    with pytest.raises(
+        ObjectSeekerError, match=r"boxes with labels from 5 to 5 but there are 5 class names: add the others"
+    ):
         evaluate_images([image([(0, 0, 9, 9, 0.9, 5)], [(0, 0, 9, 9, 1)])], MANY, PAPER)
     with pytest.raises(ObjectSeekerError, match=r"objects with labels from 2 to 2 but there are 2 class names"):
         evaluate_images([image([(0, 0, 9, 9, 0.9, 1)], [(0, 0, 9, 9, 2)])], MANY, PAPER)

@@ -49,7 +49,7 @@ def test_coco_images_have_their_own_fields(tmp_path):
     ("name", "text", "message"),
     [
         ("tags.csv", "", "must begin with a line such as image,weather,camera"),
-        ("tags.csv", "image,weather\n1,rain\n", "must begin with"),
+        ("tags.csv", "frame,weather\n1,rain\n", "must begin with"),
         ("tags.csv", "image,weather,weather\n1,a,b\n", "every column once"),
         ("tags.csv", "image,weather\n1\n", "line 2 of"),
         ("tags.csv", "image,weather\n1,rain\n1,sun\n", "has image 1 twice"),

@@ -139,9 +139,9 @@ def tensor(**changes):
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (b"{", "not valid JSON"),
-        (b"[" * 50_000, "not valid JSON"),
-        (b"\xff\xfe", "not valid JSON"),
+        (b"{", "no valid JSON"),
+        (b"[" * 50_000, "no valid JSON"),
+        (b"\xff\xfe", "no valid JSON"),
         ([], "must be an object"),
         ({}, "inputs must be a list"),
         ({"inputs": []}, "one tensor"),

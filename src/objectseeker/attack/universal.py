@@ -76,7 +76,7 @@ class Placement:
         prefix, _, name = text.partition(":")
         if prefix == "on" and name:
             return cls("carried", name)
-        raise ObjectSeekerError(f"a universal patch is placed {FORMS}: got {text!r}")
+        raise ObjectSeekerError(f"a universal patch must be placed {FORMS}: got {text!r}")
 
     def __str__(self) -> str:
         return f"on:{self.class_name}" if self.kind == "carried" else self.kind
@@ -254,7 +254,7 @@ def load_placed_images(data: Dataset, placement: Placement, sample: int | None, 
         )
     if placement.kind == "carried" and placement.class_name not in data.names:
         names = ", ".join(data.names[:20])
-        raise ObjectSeekerError(f"the dataset has no class {placement.class_name!r}: its classes are {names}")
+        raise ObjectSeekerError(f"the dataset has no class {placement.class_name!r}: choose from {names}")
     entries = data.images if sample is None else select_images(data, sample, seed)
     images = []
     for entry in entries:

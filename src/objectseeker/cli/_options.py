@@ -199,7 +199,7 @@ def parse_operating_point(text: str | None) -> dict[str, Any]:
         return {key: float(value)}
     except ValueError:
         raise ObjectSeekerError(
-            f"--operating-point is KEY=VALUE with clean_recall, fppi, base_threshold: got {text[:80]!r}"
+            f"--operating-point must be KEY=VALUE with clean_recall, fppi, base_threshold: got {text[:80]!r}"
         ) from None
 
 
@@ -236,13 +236,13 @@ def read_class_map(text: str) -> dict[str, str]:
             lines = Path(text).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError):
             raise ObjectSeekerError(
-                f"a class map is DETECTOR=DATASET,... or a file of such lines: got {text!r}"
+                f"a class map must be DETECTOR=DATASET,... or a file of such lines: got {text!r}"
             ) from None
     pairs = {}
     for line in filter(None, map(str.strip, lines)):
         detector, equals, dataset = (part.strip() for part in line.partition("="))
         if not (detector and equals and dataset) or detector in pairs:
-            raise ObjectSeekerError(f"a class map pairs every detector class once, as Pkw=car: got {line!r}")
+            raise ObjectSeekerError(f"a class map must pair every detector class once, as Pkw=car: got {line!r}")
         pairs[detector] = dataset
     return pairs
 

@@ -89,7 +89,7 @@ def _window(text: str) -> tuple[int, int]:
     frames, _, detections = text.partition(":")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (frames, detections or "1")):
         raise ObjectSeekerError(
-            f"--window is a number of frames such as 8, or 8:2 for two detections: got {text[:40]!r}"
+            f"--window must be a number of frames such as 8, or 8:2 for two detections: got {text[:40]!r}"
         )
     return int(frames), int(detections or 1)
 
@@ -99,7 +99,7 @@ def _pixels(text: str) -> int | None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise ObjectSeekerError(
-            f"--max-motion is a whole number of pixels per frame such as 2, or any: got {text[:40]!r}"
+            f"--max-motion must be a whole number of pixels per frame such as 2, or any: got {text[:40]!r}"
         )
     return int(text)
 

@@ -171,5 +171,5 @@ def _seconds(text: str, option: str) -> float:
         if len(parts) > 3 or not all(0 <= part < float("inf") for part in parts):
             raise ValueError
     except ValueError:
-        raise ObjectSeekerError(f"{option} is a time in seconds or as h:mm:ss: got {text[:80]!r}") from None
+        raise ObjectSeekerError(f"{option} must be a time in seconds or as h:mm:ss: got {text[:80]!r}") from None
     return float(sum(part * 60**place for place, part in enumerate(reversed(parts))))

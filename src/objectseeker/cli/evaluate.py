@@ -114,7 +114,7 @@ def evaluate(
     point, model = parse_operating_point(operating_point), threat.threat_model()
     wanted = set(measure or ())
     if not wanted <= MEASURABLE:
-        raise ObjectSeekerError(f"--measure is fabrication or detectorguard: got {', '.join(sorted(wanted))}")
+        raise ObjectSeekerError(f"--measure must be fabrication or detectorguard: got {', '.join(sorted(wanted))}")
     fabrication = "fabrication" in wanted
     if cross_tune is not None or len(runs) > 1:
         if "detectorguard" in wanted:

@@ -149,7 +149,9 @@ def tune(
                 f"{source!r} is not a run, so its images are observed first: add --detector SPEC and --out DIR"
             )
         if len(masks or []) > 1:
-            raise ObjectSeekerError(f"images are observed with one recipe: got --masks {' --masks '.join(masks or [])}")
+            raise ObjectSeekerError(
+                f"images are observed with one recipe, give one: got --masks {' --masks '.join(masks or [])}"
+            )
         recipe = masks_for_budget(max(passes) if passes else None, model) if not masks else parse_recipe(masks[0])
         defense = change_settings(Defense.for_detector(detector, masks=recipe), of_detector)
         stored = _observe(source, defense, out / "run", sample, seed)

@@ -96,7 +96,7 @@ def match_classes(
     if not matched:
         raise ObjectSeekerError(
             f"the detector knows none of the dataset's classes ({_truncated_list(dataset_names)}); "
-            f"its own are {_truncated_list(detector_names)}; a class map can pair them"
+            f"its own are {_truncated_list(detector_names)}; pair them with a class map"
         )
     return ClassMatch(
         dataset_labels,

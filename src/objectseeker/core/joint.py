@@ -107,7 +107,7 @@ def require_anywhere(patch: Patch) -> Patch:
     """`patch`, checked to be a threat of which a joint certificate can speak."""
     if patch.location != "anywhere" or patch.count != 1:
         raise ObjectSeekerError(
-            f"a joint certificate is about one patch anywhere: got {patch!r}: other places are relative to one object"
+            f"a joint certificate needs one patch anywhere: got {patch!r}: other places are relative to one object"
         )
     return patch
 

@@ -94,7 +94,9 @@ class Masks:
         if not valid.all():
             bad = int(np.argmin(valid))
             what = "is not a band across" if is_band[bad] else "is not a part of"
-            raise ObjectSeekerError(f"a mask's rectangle {rectangle[bad].tolist()} {what} a {width}x{height} image")
+            raise ObjectSeekerError(
+                f"a mask's rectangle {rectangle[bad].tolist()} {what} a {width}x{height} image. Change it."
+            )
         along = is_line[:, :2] | is_line[:, 2:]
         removed = _removed_strips(rectangle, is_band, is_line, whole)
         made = {"rectangle": rectangle, "is_band": is_band, "removed": removed, "is_line": is_line, "along": along}

@@ -42,7 +42,8 @@ class Observation:
             raise ObjectSeekerError(f"masks must be what a recipe such as Halves(30) makes: got {self.masks!r}")
         if size != (self.masks.width, self.masks.height):
             raise ObjectSeekerError(
-                f"masks are for a {self.masks.width}x{self.masks.height} image, not {size[0]}x{size[1]}"
+                f"masks are for a {self.masks.width}x{self.masks.height} image: got {size[0]}x{size[1]}. "
+                "Use masks of its size."
             )
         masked = tuple(self.masked)
         if len(masked) != len(self.masks):

@@ -222,7 +222,7 @@ class Sum(Recipe):
 
     def __post_init__(self) -> None:
         if len(self.parts) > MOST_PARTS:
-            raise ObjectSeekerError(f"a sum has at most {MOST_PARTS} recipes: got {len(self.parts)}")
+            raise ObjectSeekerError(f"a sum must have at most {MOST_PARTS} recipes: got {len(self.parts)}")
         for part in self.parts:
             if not isinstance(part, Halves | Pairs | Bands | Windows):
                 raise ObjectSeekerError(f"halves, pairs, bands and windows can be added up: got {part}")

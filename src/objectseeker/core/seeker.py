@@ -406,7 +406,9 @@ def detect_all_views(
         found = _require_results(row, counts.popleft() if counts else 0, "views")
         yield _drop_unknown_labels(found, getattr(detector, "names", ()))
     if counts:
-        raise ObjectSeekerError(f"the detector returned no results for the last {len(counts)} images")
+        raise ObjectSeekerError(
+            f"the detector must return results for every image: got none for the last {len(counts)}"
+        )
 
 
 def view_rectangles(masks: Masks) -> Ints:
@@ -452,7 +454,7 @@ def _require_results(results: Sequence[Detections], count: int, of: str) -> list
         )
     found = list(results)
     if len(found) != count:
-        raise ObjectSeekerError(f"the detector returned {len(found)} results for {count} {of}")
+        raise ObjectSeekerError(f"the detector must return {count} results for {count} {of}: got {len(found)}")
     for entry in found:
         if not isinstance(entry, Detections):
             raise ObjectSeekerError(
@@ -473,6 +475,6 @@ def _drop_unknown_labels(found: list[Detections], names: object) -> list[Detecti
     what = f"labels {labels.min()} to {labels.max()}, but its classes are 0 to {end - 1}"
     what += ", one for each of its names" if known else ""
     if len(labels) == len(every):
-        raise ObjectSeekerError(f"the detector returned {what}")
+        raise ObjectSeekerError(f"the detector must return known labels: got {what}")
     log.warning("dropped %d boxes of an image: the detector returned %s", len(labels), what)
     return [boxes[(boxes.label >= 0) & (boxes.label < end)] for boxes in found]

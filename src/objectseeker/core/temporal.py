@@ -111,7 +111,7 @@ def _frame_positions(
     observation: Observation, objects: Detections, patch: Patch, proofs: Iterable[Sequence[ObjectProof]]
 ) -> list[FramePositions]:
     if not patch.has_one_position:
-        raise ObjectSeekerError(f"certificates over time are about one patch at one position: got {patch!r}")
+        raise ObjectSeekerError(f"certificates over time need one patch at one position: got {patch!r}")
     width, height = observation.width, observation.height
     size = patch.size(width, height)
     areas = PatchPositions.of(objects.xyxy, width, height).allowed(

@@ -164,7 +164,7 @@ def parse_area(text: str) -> float:
     if not number.isascii() or "_" in number:  # Python would read 1_0 and digits of other scripts as numbers
         area = -1.0
     if rest or not 0 < area <= 1 or (area == 1 and not percent):
-        raise ObjectSeekerError(f"a patch area is a share of the image such as 1% or 0.01: got {text!r}")
+        raise ObjectSeekerError(f"a patch area must be a share of the image such as 1% or 0.01: got {text!r}")
     return area
 
 

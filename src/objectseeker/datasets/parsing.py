@@ -202,9 +202,9 @@ class _TextLoader(yaml.BaseLoader):
         if event.tag is not None:
             raise _yaml_error(f"a value has the tag {event.tag}; remove the tag", event)
         if self._depth >= MAX_YAML_DEPTH:
-            raise _yaml_error(f"values are nested more than {MAX_YAML_DEPTH} deep", event)
+            raise _yaml_error(f"values are nested more than {MAX_YAML_DEPTH} deep; use fewer levels", event)
         if self._count > MAX_YAML_VALUES:
-            raise _yaml_error("there are too many values", event)
+            raise _yaml_error(f"there are more than {MAX_YAML_VALUES:,} values; remove some", event)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1

@@ -81,7 +81,7 @@ def certify_guarded(
     reached: list[list[list[Rectangles]]] = [[] for _ in range(len(objects))]  # object, threat, rectangles
     for p, patch in enumerate(patches):
         if not isinstance(patch, Patch) or patch.count != 1:
-            raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time: got {patch!r}")
+            raise ObjectSeekerError(f"DetectorGuard takes one patch at a time: got {patch!r}. Use count=1.")
         allowed = surroundings.allowed(patch.location, patch_sizes(patch, width, height, len(objects)))
         vacuous[p] = ~(allowed[..., :2] <= allowed[..., 2:]).all(axis=-1).any(axis=-1)
         for n in range(len(objects)):

@@ -205,7 +205,7 @@ def compare_with_detectorguard(
     """
     require_fraction(max_false_alert_rate, "max_false_alert_rate")
     if settings.threat.count != 1:
-        raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time: got {settings.threat.count}")
+        raise ObjectSeekerError(f"DetectorGuard takes one patch at a time: got {settings.threat.count}. Use 1.")
     add_features(run, network, on_progress=on_progress)
     description = describe(run)
     width, height = description["input"]

@@ -59,7 +59,9 @@ class ObjectnessMaps:
         for image, of_image in zip(image_set.images, features, strict=True):
             grid = Grid.for_image((image.observation.width, image.observation.height), network)
             if of_image.shape[:2] != grid.shape:
-                raise ObjectSeekerError(f"image {image.id!r} has features of shape {of_image.shape}, not {grid.shape}")
+                raise ObjectSeekerError(
+                    f"image {image.id!r} has features of shape {of_image.shape}, not {grid.shape}: observe it again"
+                )
             grids.append(grid)
             votes.append(max_votes(of_image))
             explained.append(explaining_score(grid, image.observation.base))

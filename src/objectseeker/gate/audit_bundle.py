@@ -179,7 +179,9 @@ def extract_bundle(file: Path, folder: Path) -> list[str]:
     except ObjectSeekerError:
         raise
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
-        raise ObjectSeekerError(f"{display_path(file)} is not an audit bundle, or is damaged: {error}") from None
+        raise ObjectSeekerError(
+            f"{display_path(file)} is not an audit bundle, or is damaged: {error}. Get it again."
+        ) from None
 
 
 def _extract(archive: zipfile.ZipFile, file: Path, folder: Path) -> list[str]:
@@ -190,15 +192,15 @@ def _extract(archive: zipfile.ZipFile, file: Path, folder: Path) -> list[str]:
     for entry in entries:
         if MEMBER_NAMES.fullmatch(entry.filename) is None:
             raise ObjectSeekerError(
-                f"{display_path(file)} has a member {quote_plain(entry.filename)}: no audit bundle has that"
+                f"{display_path(file)} has a member {quote_plain(entry.filename)}: not of a bundle. Get it again."
             )
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise ObjectSeekerError(
-                f"{display_path(file)} has {entry.filename} compressed: gate stores members uncompressed"
+                f"{display_path(file)} has {entry.filename} compressed: gate stores members uncompressed. Get it again."
             )
     if len(set(names)) < len(names) or sum(entry.file_size for entry in entries) > file.stat().st_size:
         raise ObjectSeekerError(
-            f"{display_path(file)} has members twice or on top of each other: gate writes each once"
+            f"{display_path(file)} has members twice or on top of each other: gate writes each once. Get it again."
         )
     damaged = []
     for name in names:

@@ -302,7 +302,7 @@ def _parse_location(value: Any) -> PatchLocation:
 
 def _parse_area(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ObjectSeekerError(f"patch_area is a share of the image such as 1% or 0.01: got {quote(value)}")
+        raise ObjectSeekerError(f"patch_area must be a share of the image such as 1% or 0.01: got {quote(value)}")
     return parse_area(str(value))
 
 

@@ -93,7 +93,7 @@ def read_policy(file: Path) -> Policy:
             f"cannot read the policy {file}: {error.strerror}; write one with objectseeker gate --example"
         ) from None
     except UnicodeDecodeError:
-        raise ObjectSeekerError(f"the policy {file} is not UTF-8 text") from None
+        raise ObjectSeekerError(f"the policy {file} is not UTF-8 text. Convert it.") from None
     return parse_policy(text, str(file))
 
 
@@ -207,7 +207,7 @@ def _require_complete(run: Run) -> None:
     if run.manifest.dataset_labels is None:
         raise ObjectSeekerError(f"{run.folder} has no annotations, so it has no recall: observe an annotated dataset")
     if not run.files:
-        raise ObjectSeekerError(f"{run.folder} has no readable image: there is nothing to judge")
+        raise ObjectSeekerError(f"{run.folder} has no readable image: observe others")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

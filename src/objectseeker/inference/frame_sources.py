@@ -298,7 +298,7 @@ def open_video(source: str, *, rate: float | None = None) -> Video:
         return FrameFolder(Path(name), DEFAULT_RATE if rate is None else rate)
     if rate is not None:
         shown = redact_url(name) if is_url(name) else name
-        raise ObjectSeekerError(f"{shown} states its own frame rate: --fps is for folders")
+        raise ObjectSeekerError(f"{shown} states its own frame rate: omit --fps, which is for folders")
     if _is_camera(name) and not Path(name).exists():
         return _open_camera(int(name))
     if is_url(name):
@@ -306,7 +306,7 @@ def open_video(source: str, *, rate: float | None = None) -> Video:
         options = {"protocol_whitelist": STREAM_PROTOCOLS} | ({"rtsp_transport": "tcp"} if "rtsp" in scheme else {})
         return DecodedVideo(name, redact_url(name), options=options, timeout=TIMEOUTS, live=scheme in LIVE_SCHEMES)
     if not Path(name).is_file():
-        raise ObjectSeekerError(f"there is no file or folder {name}")
+        raise ObjectSeekerError(f"there is no file or folder {name}. Check the path.")
     if Path(name).stat().st_size == 0:
         raise ObjectSeekerError(f"cannot read video {name}: it is empty")
     options = {"protocol_whitelist": "file", "format_whitelist": FILE_FORMATS}
@@ -322,7 +322,7 @@ def _open_camera(number: int) -> Video:
     device = Path(f"/dev/video{number}")
     if not device.exists():
         known = sorted(str(path).removeprefix("/dev/video") for path in Path("/dev").glob("video[0-9]*"))
-        advice = f"there are {', '.join(known)}" if known else "there is none"
+        advice = f"choose from {', '.join(known)}" if known else "connect one"
         raise ObjectSeekerError(f"there is no camera {number} ({device}): {advice}")
     return DecodedVideo(str(device), f"camera {number}", format="v4l2", live=True)
 

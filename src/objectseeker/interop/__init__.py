@@ -266,7 +266,7 @@ def _corners(boxes: list[Any], scale: Floats | float = 1.0) -> Floats:
     try:
         rows = np.array(boxes, np.float64).reshape(len(boxes), 4) * scale
     except (TypeError, ValueError):
-        raise ObjectSeekerError(f"a box is four numbers, x, y, width and height: got {quote(boxes)}") from None
+        raise ObjectSeekerError(f"a box must be four numbers, x, y, width and height: got {quote(boxes)}") from None
     return np.concatenate([rows[:, :2], rows[:, :2] + rows[:, 2:]], axis=1)
 
 

@@ -186,7 +186,9 @@ def evaluate_attacked(
     point = {"clean_recall": clean_recall, "base_threshold": base_threshold, "fppi": fppi}
     pairs = match_images(run, attacked)
     if len(pairs) > MAX_TALLIED_IMAGES:
-        raise ObjectSeekerError(f"at most {MAX_TALLIED_IMAGES:,} attacked images are measured: got {len(pairs):,}")
+        raise ObjectSeekerError(
+            f"at most {MAX_TALLIED_IMAGES:,} attacked images are measured: got {len(pairs):,}. Attack fewer."
+        )
     clean_images = ImagePairs(run, attacked, pairs, of_attacked=False)
     attacked_images = ImagePairs(run, attacked, pairs, of_attacked=True)
     clean = evaluate_images(

@@ -241,11 +241,11 @@ def _inside_boxes(proofs: ProofTable, evidence: Floats, grown: Ints) -> tuple[Bo
 def _check(rule: PruningRule, proofs: ProofTable) -> None:
     prepared = proofs.rule
     if rule.kind != prepared.kind:
-        raise ObjectSeekerError(f"the proofs were found for a {type(prepared).__name__}, not for {rule!r}")
+        raise ObjectSeekerError(f"the proofs were found for a {type(prepared).__name__}, not {rule!r}: find them again")
     given = rule.proof_key
     for name, value in prepared.proof_key.items():
         if given[name] != value:
-            raise ObjectSeekerError(f"the proofs were found for {name}={value!r}, not {given[name]!r}")
+            raise ObjectSeekerError(f"the proofs were found for {name}={value!r}, not {given[name]!r}: find them again")
     if rule.min_mask_score < proofs.floor:
         raise ObjectSeekerError(
             f"masked boxes must count from a score of {proofs.floor!r} on, not from {rule.min_mask_score!r}"

@@ -135,7 +135,7 @@ def make_claim(name: str, run: Run, evaluation: Evaluation) -> Claim:
     if evaluation.defense is None or evaluation.deployed != evaluation.defense:
         raise ObjectSeekerError(f"a claim is measured at the defense's own operating point: got {selected}. Omit it.")
     if evaluation.tally.boxes is None:
-        raise ObjectSeekerError("a claim has the metrics of fabrication: got none. Evaluate with fabrication=True.")
+        raise ObjectSeekerError("a claim needs the metrics of fabrication: got none. Evaluate with fabrication=True.")
     if not run.complete or run.unreadable:
         raise ObjectSeekerError(
             f"a claim needs every image: {run.folder} has {len(run.indices)} of its images. Observe again."

@@ -144,7 +144,7 @@ def _check(images: Sequence[ObservedImage], label_map: LabelMap) -> None:
             if len(label) and not 0 <= label.min() <= label.max() < known:
                 raise ObjectSeekerError(
                     f"image {image.id!r} has {whose} with labels from {label.min()} to {label.max()} "
-                    f"but there are {known} class names"
+                    f"but there are {known} class names: add the others"
                 )
 
 

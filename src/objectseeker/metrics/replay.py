@@ -226,7 +226,9 @@ def _check(rule: PruningRule, candidates: PruningCandidates) -> None:
     given = rule.candidate_key
     for name, value in candidates.rule.candidate_key.items():
         if given.get(name) != value:
-            raise ObjectSeekerError(f"the candidates were found for {name}={value!r}, not {given.get(name)!r}")
+            raise ObjectSeekerError(
+                f"the candidates were found for {name}={value!r}, not {given.get(name)!r}: find them again"
+            )
     needed = max(candidates.floor, rule.base_threshold if rule.base_threshold > candidates.max_base_threshold else 0.0)
     if rule.min_mask_score < needed:
         raise ObjectSeekerError(
@@ -331,7 +333,7 @@ def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[
     for rule, hulls in zip(rules, replay_pruning(candidates.others, [rule.ioa_rule for rule in rules]), strict=True):
         if rule.filter_iou != candidates.rule.filter_iou:
             raise ObjectSeekerError(
-                f"the candidates were found for filter_iou={candidates.rule.filter_iou!r}, not {rule!r}"
+                f"candidates were found for filter_iou={candidates.rule.filter_iou!r}, not {rule!r}: find them again"
             )
         alive = (score >= rule.ioa_rule.mask_threshold) & (candidates.repeated < rule.base_threshold)
         for image in np.unique(boxes.image[alive != before]).tolist():

@@ -54,7 +54,7 @@ class EvaluationSettings:
         if (self.rule.evidence_threshold is None) != (self.threshold_schedule.evidence_alpha is None):
             raise ObjectSeekerError(
                 f"the rule's evidence_threshold is {self.rule.evidence_threshold!r}, but its scores are "
-                f"{self.threshold_schedule}"
+                f"{self.threshold_schedule}: change one of them"
             )
 
     @classmethod

@@ -54,13 +54,13 @@ class ImageTags:
         """Return the images of each slice that COLUMN or COLUMN=VALUE selects, by name, in alphabetical order."""
         column, equals, value = requested.partition("=")
         if column not in self.columns:
-            known = f"they have {', '.join(self.columns)}" if self.columns else "give --tags FILE"
+            known = f"choose from {', '.join(self.columns)}" if self.columns else "give --tags FILE"
             suggestion = suggest_name(column, self.columns) or known
             raise ObjectSeekerError(f"no tags are called {quote(column)}: {suggestion}")
         values = np.array(self.columns[column], dtype=object)
         present = sorted(set(self.columns[column]) - {""})
         if equals and value not in present:
-            known = suggest_name(value, present) or f"it is {', '.join(present[:10])}"
+            known = suggest_name(value, present) or f"choose from {', '.join(present[:10])}"
             raise ObjectSeekerError(f"no image has {quote_plain(column)}={quote_plain(value)}: {known}")
         return {f"{column}={one}": np.flatnonzero(values == one) for one in ([value] if equals else present)}
 
@@ -86,7 +86,8 @@ def read_tags(file: Path, ids: Sequence[str], names: Sequence[str]) -> ImageTags
     if not any(row is not None for row in tagged):
         raise ObjectSeekerError(
             f"{display_path(file)} has none of the run's images: the first of its {len(rows)} is "
-            f"{quote_plain(next(iter(rows), 'none'))}, the run's first is {quote_plain(ids[0] if ids else 'none')}"
+            f"{quote_plain(next(iter(rows), 'none'))}, the run's first is {quote_plain(ids[0] if ids else 'none')}. "
+            "Use the same ids."
         )
     return ImageTags(
         {name: tuple("" if row is None else row.get(name, "") for row in tagged) for name in columns},
@@ -110,7 +111,7 @@ def _of_csv(content: bytes, file: Path) -> Iterator[tuple[str, dict[str, str]]]:
         text = content.decode("utf-8-sig")
         lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ObjectSeekerError(f"{display_path(file)} is not a CSV file in UTF-8: {error}") from None
+        raise ObjectSeekerError(f"{display_path(file)} is not a CSV file in UTF-8: {error}. Convert it.") from None
     header = [cell.strip() for cell in lines[0]] if lines else []
     if header.count(IMAGE) != 1 or len(set(header)) < len(header) or len(header) < 2:
         raise ObjectSeekerError(
@@ -122,7 +123,8 @@ def _of_csv(content: bytes, file: Path) -> Iterator[tuple[str, dict[str, str]]]:
             continue
         if len(cells) != len(header):
             raise ObjectSeekerError(
-                f"line {number} of {display_path(file)} has {len(cells)} cells, its first line {len(header)}"
+                f"line {number} of {display_path(file)} has {len(cells)} cells, its first line {len(header)}. "
+                "Correct it."
             )
         row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
         yield row.pop(IMAGE), row
@@ -260,13 +262,13 @@ def label_of(name: str, names: Sequence[str]) -> int:
     """Return the label of a class of the run."""
     if name in names:
         return list(names).index(name)
-    suggestion = suggest_name(name, names) or f"it has {quote_plain(', '.join(names))}"
+    suggestion = suggest_name(name, names) or f"choose from {quote_plain(', '.join(names))}"
     raise ObjectSeekerError(f"the run has no class {quote(name)}: {suggestion}")
 
 
 def _size(value: str) -> str:
     if value not in OBJECT_SIZES:
-        raise ObjectSeekerError(f"a size is {', '.join(OBJECT_SIZES)}: got {quote(value)}")
+        raise ObjectSeekerError(f"a size is {', '.join(OBJECT_SIZES)}: got {quote(value)}. Choose one of them.")
     return value
 
 

@@ -198,7 +198,7 @@ def _as_run(
     if detector is None:
         raise ObjectSeekerError(f"images are observed with a detector: got {source!r:.80} alone. Add detector=SPEC.")
     if len(recipes) > 1:
-        raise ObjectSeekerError(f"images are observed with one recipe: got {', '.join(map(str, recipes))}")
+        raise ObjectSeekerError(f"images are observed with one recipe, give one: got {', '.join(map(str, recipes))}")
     masks = recipes[0] if recipes else None
     if masks is None and passes is not None and not isinstance(detector, Defense):
         masks = masks_for_budget(max(_counts(passes)), threat)

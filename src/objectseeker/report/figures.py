@@ -109,7 +109,7 @@ def draw_figures(
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ObjectSeekerError(f"cannot write into {out}: {error.strerror}") from None
+        raise ObjectSeekerError(f"cannot write into {out}: {error.strerror}. Name another folder.") from None
     save_json(written[0], _context_dict(context, chosen))
     on_progress(0, len(chosen))
     for done, (name, figure) in enumerate(chosen.items(), start=1):

@@ -173,9 +173,13 @@ def write_page(
     """
     settings, defense = source.settings, source.defense
     if defense is not None and defense.rule != settings.rule:
-        raise ObjectSeekerError(f"the settings have the rule {settings.rule}, but the defense has {defense.rule}")
+        raise ObjectSeekerError(
+            f"the settings have the rule {settings.rule}, but the defense has {defense.rule}: pass one of them"
+        )
     if settings.threat.count != 1:
-        raise ObjectSeekerError(f"a report shows certificates against one patch: got {settings.threat.count} patches")
+        raise ObjectSeekerError(
+            f"a report shows certificates against one patch: got {settings.threat.count}. Use count=1."
+        )
     if baseline is not None and not source.is_labeled:
         raise ObjectSeekerError(
             "without annotations two runs have no objects in common: a baseline needs an annotated dataset"

@@ -196,7 +196,7 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
     if not len(image_set.ground_truth):
         raise ObjectSeekerError(
             f"the defended detector outputs no box on any of the {len(images)} images, so there is nothing to certify: "
-            f"its base_threshold is {rule.base_threshold:g}"
+            f"its base_threshold is {rule.base_threshold:g}, lower it"
         )
     metrics = {
         "labeled": False,
@@ -387,7 +387,7 @@ def mask_sets(images: Sequence[ObservedImage], defense: Defense | None) -> tuple
         number = None if image.frame is None else image.frame.number
         if defense is not None and masks != recipe_for_frame(defense.masks, number).masks(masks.width, masks.height):
             raise ObjectSeekerError(
-                f"image {image.id} was observed under other masks than the defense's {defense.masks}"
+                f"image {image.id} was observed under other masks than the defense's {defense.masks}: observe it again"
             )
         index.append(used.setdefault(masks, len(used)))
     return list(used), index

@@ -358,7 +358,7 @@ def _ray_engine(
 
     device = options.get("device", "cpu")
     if device not in ("cpu", "cuda"):
-        raise ObjectSeekerError(f"with --ray the device is cpu or cuda, Ray assigns the GPUs; got {device!r}")
+        raise ObjectSeekerError(f"with --ray the device must be cpu or cuda, Ray assigns the GPUs: got {device!r}")
     if device == "cpu" and cluster.gpus:
         raise ObjectSeekerError(f"workers of {cluster.gpus:g} GPUs would not use them: add --device cuda")
     loader = DetectorLoader(spec, options, str(Path.cwd()), cores=max(int(cluster.cpus), 1))

@@ -158,7 +158,9 @@ def observe(
     for image in run.broken:
         on_warning(f"image skipped (objects lost: {image.objects}): {image.reason}")
     if not run.files:
-        raise ObjectSeekerError(f"none of the {total:,} images could be read, the first: {run.broken[0].reason}")
+        raise ObjectSeekerError(
+            f"none of the {total:,} images could be read, the first: {run.broken[0].reason}. Replace them."
+        )
     return run
 
 
@@ -361,7 +363,9 @@ def _pending_images(run: Run, dataset: Dataset) -> Iterator[ImageTask]:
     entries = select_images(dataset, len(run.manifest.images), run.manifest.seed)
     for index, (known, entry) in enumerate(zip(run.manifest.ids(), entries, strict=False)):
         if known != entry.id:  # a folder is listed again: an added or removed file would give others a wrong number
-            raise ObjectSeekerError(f"{dataset.spec} has changed: image {index} was {known!r} and is {entry.id!r} now")
+            raise ObjectSeekerError(
+                f"{dataset.spec} has changed: image {index} was {known!r} and is {entry.id!r} now: restore it"
+            )
         if not run.is_finished(index):
             yield ImageTask(index, str(resolve_path(entry.path)), entry.size, entry.frame_number)
 

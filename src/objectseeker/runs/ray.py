@@ -265,7 +265,7 @@ class RayEngine:
         assert slot.location is not None
         host = slot.location.host
         if isinstance(started, str):
-            raise ObjectSeekerError(f"the worker on {host} cannot load the detector: {started}")
+            raise ObjectSeekerError(f"the worker on {host} cannot load the detector: {started}: install it there")
         self._reference = self._reference or started
         if difference := _difference(started, self._reference):
             raise ObjectSeekerError(
@@ -415,7 +415,9 @@ def connect(ray: Any, address: str | None) -> bool:
         try:
             ray.init(address="local", include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
         except Exception as error:  # Ray has no exception class for a start that takes too long
-            raise ObjectSeekerError(f"Ray could not be started on this machine: {first_line(error)}") from None
+            raise ObjectSeekerError(
+                f"Ray could not be started on this machine, free memory or try again: {first_line(error)}"
+            ) from None
         return True
     _require_answer(address)
     try:

@@ -126,11 +126,9 @@ class Service:
     def _require_model(self, request: Request) -> None:
         name, version = request.path_params["model"], request.path_params.get("version", self.model.version)
         if name != self.model.name:
-            raise RequestRejectedError(404, f"unknown model: got {name[:80]!r}. This server has {self.model.name!r}.")
+            raise RequestRejectedError(404, f"unknown model: got {name[:80]!r}. Use {self.model.name!r}.")
         if version != self.model.version:
-            raise RequestRejectedError(
-                404, f"unknown version: got {version[:80]!r}. The served defense is {self.model.version}."
-            )
+            raise RequestRejectedError(404, f"unknown version: got {version[:80]!r}. Use {self.model.version}.")
 
 
 def build_app(

@@ -190,7 +190,7 @@ def _split(body: bytes, json_length: str | None) -> tuple[Mapping[str, Any], byt
     try:
         document = json.loads(body[:length])
     except (ValueError, RecursionError):
-        raise _bad_request("the body is not valid JSON") from None
+        raise _bad_request("the body must be a JSON document: got no valid JSON") from None
     if not isinstance(document, dict):
         raise _bad_request("the JSON document must be an object")
     return document, None if json_length is None else body[length:]

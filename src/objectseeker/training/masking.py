@@ -52,9 +52,13 @@ class Strip:
         """Return the removed rectangle of an image: x1, y1, x2, y2."""
         length = (width, height)[self.axis]
         if self.end > length:
-            raise ObjectSeekerError(f"the strip does not fit {width}x{height} pixels: got an end of {self.end}.")
+            raise ObjectSeekerError(
+                f"the strip does not fit {width}x{height} pixels: got an end of {self.end}. Shorten it."
+            )
         if self.end - self.start == length:
-            raise ObjectSeekerError(f"the strip removes all of {width}x{height} pixels: got a width of {length}.")
+            raise ObjectSeekerError(
+                f"the strip removes all of {width}x{height} pixels: got a width of {length}. Shorten it."
+            )
         return (self.start, 0, self.end, height) if self.axis == 0 else (0, self.start, width, self.end)
 
     def kept(self, width: int, height: int) -> tuple[Rectangle, Rectangle]:

@@ -429,5 +429,7 @@ def rule_from_dict(values: object) -> PruningRule:
         )
     unknown = settings.keys() - set(_KINDS[kind].setting_names())
     if unknown:
-        raise ObjectSeekerError(f"its rule has unknown settings: got {', '.join(sorted(map(str, unknown)))}")
+        raise ObjectSeekerError(
+            f"its rule has unknown settings: got {', '.join(sorted(map(str, unknown)))}. Remove them."
+        )
     return _KINDS[kind].from_settings(settings)

@@ -172,7 +172,7 @@ def with_filter_iou(rule: PruningRule, filter_iou: float | None) -> PruningRule:
     if filter_iou is None:
         return ioa_rule
     if not isinstance(ioa_rule, Rule):
-        raise ObjectSeekerError(f"this rule has no IoU variant: got {ioa_rule!r}. Leave filter_iou out.")
+        raise ObjectSeekerError(f"this rule has no IoU variant: got {ioa_rule!r}. Omit filter_iou.")
     return IouRule(ioa_rule=ioa_rule, filter_iou=filter_iou)
 
 
