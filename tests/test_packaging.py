@@ -1,6 +1,7 @@
 """What is published: a wheel and a source distribution that hold what they should, and one version."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -9,6 +10,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 
 import objectseeker
 
@@ -95,3 +97,54 @@ def test_the_version_has_one_place():
         if (ROOT / file).exists():
             found = re.findall(pattern, (ROOT / file).read_text(encoding="utf-8"), re.M)
             assert set(found) == {objectseeker.__version__}, file
+
+
+@pytest.mark.parametrize(
+    "address", ["https://github.com/acme/objectseeker", "https://git.example.org/lab/cv/objectseeker"]
+)
+def test_the_release_step_writes_the_address_everywhere(address, tmp_path):
+    """Before it an index rejects the package; after it no file names the placeholder, and links lead to the tag."""
+    step = Path("scripts/prepare_release.py")
+    if not (ROOT / step).exists():
+        pytest.skip("the scripts are not part of the package")
+    pytest.importorskip("hatchling")
+    if "OWNER" not in (ROOT / "pyproject.toml").read_text(encoding="utf-8"):
+        pytest.skip("this release is prepared")
+    clone = tmp_path / "clone"
+    names = ["pyproject.toml", "CITATION.cff", "CHANGELOG.md", "README.md", "LICENSE", "hatch_build.py", str(step)]
+    for name in [*names, "docs/guides/integrations.md", "src/objectseeker/__init__.py"]:
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    assert "Private :: Do Not Upload" in metadata_of(clone).get_all("Classifier")
+
+    def prepare(*arguments):
+        command = [sys.executable, str(step), *arguments, "--date", "2031-05-06"]
+        return subprocess.run(command, cwd=clone, capture_output=True, text=True)
+
+    before = {path: path.read_bytes() for path in clone.rglob("*") if path.is_file()}
+    assert "must be https://" in prepare("github.com/acme").stderr
+    assert before == {path: path.read_bytes() for path in before}
+    done = prepare(address)
+    assert done.returncode == 0, done.stderr
+    assert "prepared already" in prepare(address).stderr
+    released = [*done.stdout.split(), "README.md"]
+    assert not any("OWNER" in (clone / name).read_text(encoding="utf-8") for name in released)
+    assert yaml.safe_load((clone / "CITATION.cff").read_text())["date-released"].isoformat() == "2031-05-06"
+    assert f"## {objectseeker.__version__} (2031-05-06)" in (clone / "CHANGELOG.md").read_text()
+    metadata = metadata_of(clone)
+    assert "Private :: Do Not Upload" not in metadata.get_all("Classifier")
+    assert f"Source, {address}" in metadata.get_all("Project-URL")
+    text = metadata.get_payload()
+    assert "OWNER" not in str(metadata)
+    assert f"]({address}/blob/v{objectseeker.__version__}/docs/index.md)" in text
+
+
+def metadata_of(folder):
+    """Return the metadata of the wheel that a folder builds."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        return Parser().parsestr(archive.read(name).decode())

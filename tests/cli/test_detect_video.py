@@ -96,7 +96,7 @@ def test_questions_that_make_no_sense(workplace):
     wrong = {
         ("clip.mkv", "a.png"): "give it alone",
         ("images", "--stride", "2"): "--stride: only for videos",
-        ("clip.mkv", "--start", "soon"): "--start is a time in seconds or as h:mm:ss: got 'soon'",
+        ("clip.mkv", "--start", "soon"): "--start must be a time in seconds or as h:mm:ss: got 'soon'",
         ("clip.mkv", "--start", "99"): "no frame of clip.mkv is selected",
     }
     (workplace / "images").mkdir()

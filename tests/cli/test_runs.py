@@ -209,7 +209,10 @@ def test_tune_reports_both_halves_and_both_rules(workplace):
         (["evaluate", "run", "--by", "weather"], "no tags are called 'weather': give --tags FILE"),
         (["evaluate", "run", "--measure", "detectorguard", "--operating-point", "fppi=1"], "at a clean recall"),
         (["evaluate", "run", "run", "--measure", "detectorguard"], "takes one run"),
-        (["evaluate", "run", "--measure", "everything"], "--measure is fabrication or detectorguard: got everything"),
+        (
+            ["evaluate", "run", "--measure", "everything"],
+            "--measure must be fabrication or detectorguard: got everything",
+        ),
         (["tune", "run", "--passes", "9", "--by", "class"], "omit --passes"),
         (["tune", "run", "--set", "mask_threshold=0.5"], "--set fixes filter_ioa, edge_factor, cluster_distance"),
         (["observe", "coco:none.json:images", "--out", "x"], "none.json"),

@@ -63,7 +63,7 @@ def test_every_fraction_survives_the_text(first, second, denominator):
         ("halves:x", "cannot read the masks 'halves:x'"),
         ("halves:30,area=1", "cannot read the masks"),
         ("bands:1%,width=3", "cannot read the masks"),
-        ("bands:1", "a patch area is a share of the image such as 1% or 0.01: got '1'"),
+        ("bands:1", "a patch area must be a share of the image such as 1% or 0.01: got '1'"),
         ("bands:1%,spacing=0", "spacing must be above 0"),
         ("halves:0", "lines must be at least 1"),
         ("halves:9000", "lines must be at most 8191"),

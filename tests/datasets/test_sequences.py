@@ -121,7 +121,7 @@ def test_mot_reads_a_folder_of_sequences(tmp_path: Path) -> None:
         (lambda root: f"mot:{root / 'nowhere'}", "is not a folder"),
         (lambda root: f"mot:{root}", "there is no sequence"),
         (lambda root: mot(root, ini=INI.replace("img1", "../../x")), "is outside"),
-        (lambda root: mot(root, images=("cover",)), "no images named by frame numbers"),
+        (lambda root: mot(root, images=("cover",)), "no images that are named by frame numbers"),
         (lambda root: f"boxes:{root}", "there is no sequence"),
         (lambda root: f"cvat:{root}", "names no file and folder"),
         (lambda root: f"cvat:{root / 'a.xml'}:{root / 'x'}", "is not a folder"),
