@@ -571,6 +571,8 @@ class _Session:
         session.testsfailed = 0
         items = {item.nodeid: item for item in session.items}
         calls, seconds = self.run_unchanged(items)
+        for module in {mutant.module for mutant in self.chosen}:
+            importlib.import_module(f"objectseeker.core.{module}")  # some are imported when they are needed
         functions, caches = loaded_functions(), loaded_caches()
         killers: dict[str, Counter[str]] = defaultdict(Counter)
 
