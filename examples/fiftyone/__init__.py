@@ -52,7 +52,7 @@ class Certify(foo.Operator):
             image = load_image(sample.filepath)
             height, width = image.shape[:2]
             defended = seeker.defend(image)
-            result = to_image_result(seeker, defended, sample.filepath, threat=threat)
+            result = to_image_result(seeker, defended, threat)
             found = [fo.Detection(**fields) for fields in to_fiftyone(result, width, height, names)]
             sample[field] = fo.Detections(detections=found)
             boxes += len(found)

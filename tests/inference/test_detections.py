@@ -26,7 +26,7 @@ from objectseeker.inference.images import (
 from objectseeker.inference.journal import FILE, open_journal, pixels_sha256
 from objectseeker.inference.results import (
     CERTIFICATE,
-    NOT_FABRICATED,
+    STANDARD,
     Categories,
     DetectionTotals,
     ImageResult,
@@ -198,7 +198,7 @@ def test_certificates_are_those_of_the_very_defense(tmp_path):
         for n in range(len(defended.detections)):
             verdicts = dict(zip(PATCH_LOCATIONS, given.certified[:, n].tolist(), strict=True))
             verdicts |= {"vacuous_far": bool(given.vacuous[0, n]), "largest_square": int(given.largest_square[n])}
-            verdicts |= dict(zip(NOT_FABRICATED, made.certified[:, n].tolist(), strict=True))
+            verdicts |= dict(zip(STANDARD, made.certified[:, n].tolist(), strict=True))
             verdicts |= {"largest_square_not_fabricated": int(made.largest_square[n]), "certified_score": scores[n]}
             expected.append(verdicts)
     assert [{name: row[name] for name in CERTIFICATE} for row in rows] == expected
@@ -425,7 +425,7 @@ def test_a_full_disk_ends_it_with_a_sentence_and_keeps_what_is_finished(tmp_path
 def test_what_is_kept_is_kept_to_the_last_bit():
     image = make_image(1)
     found = detect_image(ObjectSeeker(see, Rule(), masks=Halves(3)), image, threat=ThreatModel())
-    again = ImageResult.from_dict(json.loads(json.dumps(found.to_dict())), "image", 1)
+    again = ImageResult.from_dict(json.loads(json.dumps(found.to_dict())))
     assert again.detections == found.detections
     assert (again.pixels_sha256, again.size, again.base_boxes, again.certificates) == (
         found.pixels_sha256, found.size, found.base_boxes, found.certificates,

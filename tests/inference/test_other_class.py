@@ -96,7 +96,7 @@ def test_the_files_hold_the_box_that_a_class_agnostic_certificate_promises(place
     assert totals.other_class == {"ghost": 7}
     assert totals.to_dict()["other_class_boxes"] == {"ghost": 7}
     assert totals.to_dict()["skipped_boxes"] == {}
-    assert 'listed as "other class", of classes that the dataset does not have: ghost 7' in "\n".join(totals.describe())
+    assert 'listed as "other class", of classes that the dataset does not have: ghost 7' in "\n".join(totals.notes())
     assert open_dataset("coco:found/images.json:images").names == ("red", "other class")
 
 

@@ -81,7 +81,7 @@ CERTIFIED = ImageResult(
     size=(64, 64),
     detections=BOXES,
     base_boxes=1,
-    certificates=tuple(tuple(f"{column} {n}" for column in CERTIFICATE) for n in range(2)),  # type: ignore[misc]
+    certificates={column: [f"{column} {n}" for n in range(2)] for column in CERTIFICATE},
 )
 
 
@@ -104,12 +104,12 @@ def test_certificates_travel_to_supervision_itself(tmp_path):
     pytest.importorskip("supervision", reason="needs supervision")
     (result,) = detect([np.full((48, 64, 3), 90, np.uint8)], SEEKER, certify=True)
     theirs = to_supervision(result, NAMES)
-    for number, column in enumerate(CERTIFICATE):
-        assert theirs[column].tolist() == [row[number] for row in result.certificates]
+    for column in CERTIFICATE:
+        assert theirs[column].tolist() == result.certificates[column]
     kept = theirs[theirs["anywhere"]]  # as its users filter
     assert len(kept) == sum(theirs["anywhere"]) > 0
     assert theirs["origin"].tolist() == ["base"] * len(theirs)
-    empty = to_supervision(ImageResult(name="none", certificates=()), NAMES)
+    empty = to_supervision(ImageResult(name="none", certificates={column: [] for column in CERTIFICATE}), NAMES)
     assert empty.data.keys() == theirs.data.keys()  # which supervision asks for, to merge them
 
 
@@ -117,8 +117,8 @@ def test_certificates_travel_to_fiftyone_itself():
     fiftyone = pytest.importorskip("fiftyone", reason="needs FiftyOne")
     (result,) = detect([np.full((48, 64, 3), 90, np.uint8)], SEEKER, certify=True)
     theirs = [fiftyone.Detection(**fields) for fields in to_fiftyone(result, 64, 48, NAMES)]
-    for one, row in zip(theirs, result.certificates, strict=True):
-        assert [one[column] for column in CERTIFICATE] == list(row)
+    for n, one in enumerate(theirs):
+        assert {column: one[column] for column in CERTIFICATE} == {k: v[n] for k, v in result.certificates.items()}
         assert one["origin"] == "base"
 
 

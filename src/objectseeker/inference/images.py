@@ -202,11 +202,6 @@ class ImageDetection(DetectionRun):
     def total(self) -> int:
         return len(self.sources)
 
-    @property
-    def kept(self) -> str:
-        done = f"{self.totals.images:,} of {self.total:,} images are"
-        return f"{done} done" if self.out is None else f"{done} kept in {self.out}, rerun the same command to resume"
-
     def results(self, on_start: Callable[[str], None] = lambda cost: None) -> Generator[ImageResult]:
         began = time.monotonic()
         settings: dict[str, Any] = {"certified": self.totals.threat, "only_certified": self.only_certified}
@@ -268,19 +263,17 @@ class ImageDetection(DetectionRun):
         sha256 = pixels_sha256(image)
         line = None if journal is None else journal.get(sha256)
         if line is not None:
-            result = ImageResult.from_dict(line, source.name, source.id)
+            result = ImageResult.from_dict(line)
         elif skip_new:
             return failed(f"{source.path} is not the image it was before, and {skip_new}")
         else:
             if journal is not None and source.name in journal.images:
                 log.warning("%s is not the image it was before: it is processed again", source.name)
             try:
-                result = detect_image(
-                    self.seeker, image, source.name, source.id, self.threat, only_certified=self.only_certified
-                )
+                result = detect_image(self.seeker, image, self.threat, only_certified=self.only_certified)
             except Exception as error:  # code of others, whatever it raises
                 return failed(f"the detector failed on {source.path}: {error_reason(error)}")
-        result = replace(result, pixels_sha256=sha256)
+        result = replace(result, name=source.name, id=source.id, pixels_sha256=sha256)
         if journal is not None:
             if line is None:
                 journal.add({"image": source.name} | result.to_dict())
@@ -311,7 +304,7 @@ class ImageDetection(DetectionRun):
             for source, sha256 in done:
                 line = journal.get(sha256)
                 assert line is not None  # it was written before
-                yield ImageResult.from_dict(line, source.name, source.id)
+                yield replace(ImageResult.from_dict(line), name=source.name, id=source.id)
 
         names = save_results(out, results, self.categories, self.totals)
         self.totals.files = [*names, *(["annotated/"] if self.annotate else []), "defense.json"]

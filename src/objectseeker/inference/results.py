@@ -22,6 +22,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+import numpy as np
 import PIL.Image
 
 from objectseeker.core.boxes import Detections
@@ -29,17 +30,19 @@ from objectseeker.core.masks import Image
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import has_windows
 from objectseeker.core.seeker import DefendedImage, ObjectSeeker
-from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
+from objectseeker.core.threats import ALL_LOCATIONS, PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.files.atomic import save_json, write_atomic
 from objectseeker.inference.drawing import BoxCertificate, draw_detections
-from objectseeker.text import escape_csv_cell, escape_invisible, plural
+from objectseeker.text import escape_csv_cell, escape_invisible, plural, to_html
 
+NOT_FABRICATED = {location: f"certified_not_fabricated_{location}" for location in ALL_LOCATIONS}
+# The columns of certificates; those of the location "outside" follow where the defense has windows.
 HIDING = (*PATCH_LOCATIONS, "vacuous_far", "largest_square")
-NOT_FABRICATED = tuple(f"certified_not_fabricated_{location}" for location in PATCH_LOCATIONS)
-CERTIFICATE = (*HIDING, *NOT_FABRICATED, "largest_square_not_fabricated", "certified_score")
-OUTSIDE = ("outside", "certified_not_fabricated_outside")  # follow where the defense has windows
-COUNTED = (*PATCH_LOCATIONS, "vacuous_far", *NOT_FABRICATED)
+STANDARD = tuple(NOT_FABRICATED[location] for location in PATCH_LOCATIONS)
+CERTIFICATE = (*HIDING, *STANDARD, "largest_square_not_fabricated", "certified_score")
+OUTSIDE = ("outside", NOT_FABRICATED["outside"])
+COUNTED = (*PATCH_LOCATIONS, "vacuous_far", *STANDARD)
 CSV_COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "origin")
 MAX_NAMED = 20  # errors of frames and flagged images that totals name; all are in the files
 
@@ -116,16 +119,16 @@ class ImageResult:
     """The result of the defended detector for one image or frame.
 
     `detections` has the `base_boxes` first, which the detector finds in the unmasked image; the others were recovered
-    by masking. `certificates` has the values of `CERTIFICATE` for each of them, if requested. If the image could not be
-    processed, `error` says why, and there are no detections.
+    by masking. `certificates` has the columns of `CERTIFICATE`, a value per box, if requested. If the image could not
+    be processed, `error` says why, and there are no detections.
     """
 
-    name: str
+    name: str = "image"
     id: ImageId | None = 1
     size: tuple[int, int] = (0, 0)
     detections: Detections = field(default_factory=Detections.empty)
     base_boxes: int = 0
-    certificates: tuple[tuple[bool | int | float, ...], ...] | None = None
+    certificates: Mapping[str, Sequence[Any]] | None = None
     error: str = ""
     pixels_sha256: str = ""
     time: float | None = None  # seconds, of a frame
@@ -156,17 +159,14 @@ class ImageResult:
         }
 
     @classmethod
-    def from_dict(cls, line: Mapping[str, Any], name: str, id: ImageId) -> ImageResult:
-        """Read the values of `to_dict`, for the image of this name and id."""
-        certificates = line["certificates"]
+    def from_dict(cls, line: Mapping[str, Any]) -> ImageResult:
+        """Read the values of `to_dict`."""
         return cls(
-            name=name,
-            id=id,
             pixels_sha256=line["sha256"],
             size=tuple(line["size"]),
             detections=Detections(line["xyxy"], line["score"], line["label"]),
             base_boxes=line["base_boxes"],
-            certificates=None if certificates is None else tuple(map(tuple, certificates)),
+            certificates=line["certificates"],
         )
 
     def boxes(self, categories: Categories) -> Iterator[dict[str, Any]]:
@@ -179,9 +179,7 @@ class ImageResult:
             box: dict[str, Any] = {"image": self.name, "category_id": category[0], "class": category[1]}
             box |= zip(("x1", "y1", "x2", "y2"), xyxy, strict=True)
             box |= {"score": score, "origin": "base" if number < self.base_boxes else "recovered"}
-            if self.certificates is not None:
-                box |= zip((*CERTIFICATE, *OUTSIDE), self.certificates[number], strict=False)
-            yield box
+            yield box | {name: values[number] for name, values in (self.certificates or {}).items()}
 
     def coco_results(self, categories: Categories) -> Iterator[dict[str, Any]]:
         """Iterate over the boxes in the form of COCO results; further keys follow COCO's."""
@@ -212,53 +210,36 @@ class ImageResult:
 
 
 def detect_image(
-    seeker: ObjectSeeker,
-    image: Image,
-    name: str = "image",
-    id: ImageId = 1,
-    threat: ThreatModel | None = None,
-    *,
-    only_certified: bool = False,
+    seeker: ObjectSeeker, image: Image, threat: ThreatModel | None = None, *, only_certified: bool = False
 ) -> ImageResult:
     """Detect in one image; with a threat, certify each box that is output."""
-    return to_image_result(seeker, seeker.defend(image), name, id, threat, only_certified=only_certified)
+    return to_image_result(seeker, seeker.defend(image), threat, only_certified=only_certified)
 
 
 def to_image_result(
-    seeker: ObjectSeeker,
-    defended: DefendedImage,
-    name: str,
-    id: ImageId = 1,
-    threat: ThreatModel | None = None,
-    time: float | None = None,
-    *,
-    only_certified: bool = False,
+    seeker: ObjectSeeker, defended: DefendedImage, threat: ThreatModel | None = None, *, only_certified: bool = False
 ) -> ImageResult:
     """Return the result for an image that the seeker has defended; with a threat, certify its boxes.
 
     With `only_certified`, boxes that are not certified not fabricated anywhere are skipped. The attacker can then
     remove a box by removing its certificate, so none of the others is certified against hiding.
     """
-    boxes, base_boxes, rows = defended.detections, len(defended.base), None
+    boxes, base_boxes, certificates = defended.detections, len(defended.base), None
     if threat is not None:
-        rows = _certificates(seeker, defended.observation, boxes, threat)
+        certificates = _certificates(seeker, defended.observation, boxes, threat)
         if only_certified:
-            anywhere = CERTIFICATE.index(NOT_FABRICATED[PATCH_LOCATIONS.index("anywhere")])
-            kept = [number for number, row in enumerate(rows) if row[anywhere]]
-            base_boxes = sum(number < base_boxes for number in kept)
-            unhidden: tuple[bool | int | float, ...] = (*(False for _ in PATCH_LOCATIONS), False, 0)
-            boxes, rows = boxes[kept], tuple((*unhidden, *rows[number][len(HIDING) :]) for number in kept)
-            if has_windows(seeker.masks):
-                rows = tuple((*row[: len(CERTIFICATE)], False, row[-1]) for row in rows)
+            kept = np.flatnonzero(certificates[NOT_FABRICATED["anywhere"]]).tolist()
+            boxes, base_boxes = boxes[kept], sum(number < base_boxes for number in kept)
+            unhidden = dict.fromkeys((*HIDING, OUTSIDE[0]), False) | {"largest_square": 0}
+            certificates = {
+                name: [unhidden.get(name, values[number]) for number in kept] for name, values in certificates.items()
+            }
     height, width = defended.image.shape[:2]
     return ImageResult(
-        name=name,
-        id=id,
         size=(width, height),
         detections=boxes,
         base_boxes=base_boxes,
-        certificates=rows,
-        time=time,
+        certificates=certificates,
         masks=str(seeker.masks),
         forward_passes=1 + len(defended.observation.masks),
     )
@@ -266,30 +247,23 @@ def to_image_result(
 
 def _certificates(
     seeker: ObjectSeeker, observation: Observation, boxes: Detections, threat: ThreatModel
-) -> tuple[tuple[bool | int | float, ...], ...]:
-    """Return the values of CERTIFICATE for each box, and where the defense has windows those of OUTSIDE."""
+) -> dict[str, list[Any]]:
+    """Return the columns of CERTIFICATE, and where the defense has windows those of OUTSIDE."""
     patches = threat.at_all_locations(has_windows(seeker.masks)).patches()
     hiding = seeker.certify(
-        observation,
-        boxes,
-        patches,
-        certification_threshold=threat.certification_threshold,
-        bound=threat.bound,
+        observation, boxes, patches, certification_threshold=threat.certification_threshold, bound=threat.bound
     )
-    fabrication = seeker.certify_not_fabricated(observation, boxes, patches)
-    scores = seeker.certified_scores(observation, boxes, patches[PATCH_LOCATIONS.index("anywhere")])
-    standard = len(PATCH_LOCATIONS)
-    columns = (
-        *hiding.certified[:standard].tolist(),
-        hiding.vacuous[PATCH_LOCATIONS.index("far")].tolist(),
-        hiding.largest_square.tolist(),
-        *fabrication.certified[:standard].tolist(),
-        fabrication.largest_square.tolist(),
-        scores.tolist(),
-        *hiding.certified[standard:].tolist(),
-        *fabrication.certified[standard:].tolist(),
-    )
-    return tuple(zip(*columns, strict=True))
+    made = seeker.certify_not_fabricated(observation, boxes, patches)
+    columns: dict[str, Any] = {
+        "vacuous_far": hiding.vacuous[PATCH_LOCATIONS.index("far")],
+        "largest_square": hiding.largest_square,
+        "largest_square_not_fabricated": made.largest_square,
+        "certified_score": seeker.certified_scores(observation, boxes, patches[PATCH_LOCATIONS.index("anywhere")]),
+    }
+    for number, patch in enumerate(patches):
+        columns[patch.location] = hiding.certified[number]
+        columns[NOT_FABRICATED[patch.location]] = made.certified[number]
+    return {name: columns[name].tolist() for name in (*CERTIFICATE, *OUTSIDE) if name in columns}
 
 
 def error_reason(error: Exception) -> str:
@@ -304,17 +278,20 @@ def annotate_result(
     base, recovered = result.detections[: result.base_boxes], result.detections[result.base_boxes :]
     if result.certificates is None or threat is None:
         return draw_detections(image, base, names, recovered=recovered)
-    certificates = [dict(zip(CERTIFICATE, row, strict=False)) for row in result.certificates]
+    columns, boxes = result.certificates, range(len(result.detections))
     shown = [
         BoxCertificate(
-            unhidden=[place for place in PATCH_LOCATIONS if row[place] and not (place == "far" and row["vacuous_far"])],
-            unfabricated=bool(row[NOT_FABRICATED[PATCH_LOCATIONS.index("anywhere")]]),
-            certified_score=row["certified_score"],
+            [
+                place
+                for place in PATCH_LOCATIONS
+                if columns[place][n] and not (place == "far" and columns["vacuous_far"][n])
+            ],
+            columns[NOT_FABRICATED["anywhere"]][n],
+            columns["certified_score"][n],
         )
-        for row in certificates
+        for n in boxes
     ]
-    against = threat.describe()
-    return draw_detections(image, base, names, recovered=recovered, certificates=shown, against=against)
+    return draw_detections(image, base, names, recovered=recovered, certificates=shown, against=threat.describe())
 
 
 @dataclass(slots=True)
@@ -369,17 +346,8 @@ class DetectionTotals:
         for box in result.boxes(categories):
             self.boxes += 1
             self.recovered_boxes += box["origin"] == "recovered"
-            self.certified.update(key for key in (*COUNTED, *OUTSIDE) if box.get(key))
+            self.certified.update(key for key, value in box.items() if value is True)
             self.has_windows |= OUTSIDE[0] in box
-
-    def describe(self) -> list[str]:
-        """Return sentences: the boxes, what is flagged and certified, the speed and the files."""
-        certified = [
-            f"certified {row['patch']}: {row['not hidden']} of {self.boxes} boxes against hiding, "
-            f"{row['not fabricated']} against fabrication"
-            for row in self.certificate_rows()
-        ]
-        return [self.headline, *certified, *self.notes()]
 
     @property
     def headline(self) -> str:
@@ -394,11 +362,9 @@ class DetectionTotals:
         if self.threat is None:
             return []
         return [
-            {"patch": hiding, "not hidden": str(self.certified[hiding]), "not fabricated": str(self.certified[made])}
-            for hiding, made in (
-                *zip(PATCH_LOCATIONS, NOT_FABRICATED, strict=True),
-                *([OUTSIDE] if self.has_windows else []),
-            )
+            {"patch": place, "not hidden": str(self.certified[place]), "not fabricated": str(self.certified[made])}
+            for place, made in NOT_FABRICATED.items()
+            if place != "outside" or self.has_windows
         ]
 
     def notes(self) -> list[str]:
@@ -425,7 +391,8 @@ class DetectionTotals:
         return lines
 
     def _repr_html_(self) -> str:
-        return "".join(f"<p>{escape(escape_invisible(line))}</p>" for line in self.describe())
+        headline, *notes = (f"<p>{escape(escape_invisible(line))}</p>" for line in (self.headline, *self.notes()))
+        return headline + to_html(self.certificate_rows()) + "".join(notes)
 
     @property
     def scope(self) -> str:
@@ -473,7 +440,8 @@ class DetectionRun(ABC):
     """A detection run: iterate over its results, in order, or call `finish` for the totals alone.
 
     `defense` names the fingerprint of its detector, and `totals` are those so far. Without `out` nothing is written;
-    with it, finished results are kept however the run ends. A run can be iterated over once.
+    with it, finished results are kept however the run ends. A run can be iterated over once. A `resumable` one
+    continues where it was interrupted; `total` is the number of images or frames, if known.
     """
 
     seeker: ObjectSeeker
@@ -485,17 +453,19 @@ class DetectionRun(ABC):
     out: Path | None = None
     annotate: bool = True
 
-    resumable: ClassVar[bool] = False  # whether the same run continues where it was interrupted
+    resumable: ClassVar[bool] = False
 
     @property
     @abstractmethod
-    def total(self) -> int | None:
-        """Number of images or frames; None if unknown."""
+    def total(self) -> int | None: ...
 
     @property
-    @abstractmethod
     def kept(self) -> str:
         """Return what an interruption leaves, as a sentence."""
+        of_all = f" of {self.total:,}" if self.resumable else ""
+        resume = ", rerun the same command to resume" if self.resumable else ""
+        state = "done" if self.out is None else f"kept in {self.out}{resume}"
+        return f"{self.totals.images:,}{of_all} {self.totals.unit} are {state}"
 
     @abstractmethod
     def results(self, on_start: Callable[[str], None] = lambda cost: None) -> Generator[ImageResult]:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -79,50 +79,37 @@ def detect_frames(
         except Exception as error:  # of an untrusted file: nothing follows, and the frames before it count
             started.append(LostFrame(None, str(error) or type(error).__name__))
 
-    def to_event(frame: VideoFrame, defended: DefendedImage) -> FrameEvent:
-        result = to_image_result(
-            seeker.for_frame(frame.rolling_index),
-            defended,
-            f"frame {frame.number}",
-            frame.number,
-            threat,
-            frame.time,
-            only_certified=only_certified,
-        )
-        return frame, result
+    def to_event(frame: VideoFrame | LostFrame, defended: DefendedImage | None = None) -> FrameEvent:
+        named = ImageResult(name=f"frame {frame.number}", id=frame.number)
+        if isinstance(frame, LostFrame):
+            skipped = f" (and {frame.skipped:,} frames before it are missing)" if frame.skipped else ""
+            return frame, replace(named, error=frame.reason + skipped)
+        own = seeker.for_frame(frame.rolling_index)
+        try:
+            seen = own.defend(frame.image) if defended is None else defended
+            result = to_image_result(own, seen, threat, only_certified=only_certified)
+        except Exception as error:  # code of others, whatever it raises
+            if defended is not None:
+                raise
+            result = ImageResult(error=f"the detector failed: {error_reason(error)}")
+        return frame, replace(result, name=named.name, id=named.id, time=frame.time)
 
     with closing(prefetch_one(events)) as frames:
         while True:
             try:
                 for defended in seeker.defend_stream(images(), prefetch=False):
                     while isinstance(started[0], LostFrame):
-                        yield _lost_event(started.popleft())
+                        yield to_event(started.popleft())
                     event = to_event(started[0], defended)
                     started.popleft()
                     yield event
-                yield from map(_lost_event, started)
+                yield from map(to_event, started)
                 return
             except Exception:  # code of others, whatever it raises
                 if not any(isinstance(frame, VideoFrame) for frame in started):
                     raise
             while started:
-                frame = started.popleft()
-                if isinstance(frame, LostFrame):
-                    yield _lost_event(frame)
-                    continue
-                try:
-                    event = to_event(frame, seeker.for_frame(frame.rolling_index).defend(frame.image))
-                except Exception as error:
-                    reason = f"the detector failed: {error_reason(error)}"
-                    name = f"frame {frame.number}"
-                    event = frame, ImageResult(name=name, id=frame.number, time=frame.time, error=reason)
-                yield event
-
-
-def _lost_event(frame: VideoFrame | LostFrame) -> FrameEvent:
-    assert isinstance(frame, LostFrame)
-    skipped = f" (and {frame.skipped:,} frames before it are missing)" if frame.skipped else ""
-    return frame, ImageResult(name=f"frame {frame.number}", id=frame.number, error=frame.reason + skipped)
+                yield to_event(started.popleft())
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -135,10 +122,6 @@ class VideoDetection(DetectionRun):
     @property
     def total(self) -> int | None:
         return None if self.video.total is None else self.selection.count(self.video.total, self.video.rate)
-
-    @property
-    def kept(self) -> str:
-        return f"{self.totals.images:,} frames are " + ("done" if self.out is None else f"kept in {self.out}")
 
     def results(self, on_start: Callable[[str], None] = lambda cost: None) -> Generator[ImageResult]:
         if self.out is not None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats
 from objectseeker.errors import ObjectSeekerError, import_optional, require_count
-from objectseeker.inference.results import CERTIFICATE, ImageResult
+from objectseeker.inference.results import ImageResult
 from objectseeker.interop.certified_recall import CertifiedRecall
 from objectseeker.text import quote
 
@@ -49,11 +49,11 @@ def to_supervision(result: Detections | ImageResult, names: Sequence[str] | None
         >>> to_supervision(Detections([[0, 0, 9, 9]], [0.9], [0])).xyxy.tolist()  # doctest: +SKIP
         [[0.0, 0.0, 9.0, 9.0]]
     """
-    detections, attributes = _boxes_and_attributes(result)
+    detections, columns = _boxes_and_attributes(result)
     supervision = import_optional("supervision", "supervision is not installed: pip install supervision")
     boxes, scores, labels = (array.copy() for array in (detections.xyxy, detections.score, detections.label))
     data = {} if names is None else {"class_name": np.array([_name(label, names) for label in labels], str)}
-    data |= {column: np.array([row[column] for row in attributes]) for column in _columns(result)}
+    data |= {name: np.array(values) for name, values in columns.items()}
     return supervision.Detections(xyxy=boxes, confidence=scores, class_id=labels, data=data)
 
 
@@ -108,7 +108,7 @@ def to_coco(
         >>> to_coco(Detections([[1, 2, 4, 6]], [0.5], [0]), 7)
         [{'image_id': 7, 'category_id': 1, 'bbox': [1.0, 2.0, 3.0, 4.0], 'score': 0.5}]
     """
-    detections, attributes = _boxes_and_attributes(result)
+    detections, columns = _boxes_and_attributes(result)
 
     def category(label: int) -> int:
         if category_ids is None:
@@ -119,9 +119,10 @@ def to_coco(
 
     boxes = _corner_and_size(detections.xyxy).tolist()
     return [
-        {"image_id": image_id, "category_id": category(label), "bbox": box, "score": score} | row
-        for box, score, label, row in zip(
-            boxes, detections.score.tolist(), detections.label.tolist(), attributes, strict=True
+        {"image_id": image_id, "category_id": category(label), "bbox": box, "score": score}
+        | {name: values[n] for name, values in columns.items()}
+        for n, (box, score, label) in enumerate(
+            zip(boxes, detections.score.tolist(), detections.label.tolist(), strict=True)
         )
     ]
 
@@ -191,12 +192,13 @@ def to_fiftyone(
         >>> fields["label"], fields["bounding_box"]
         ('car', [0.1, 0.1, 0.2, 0.1])
     """
-    detections, attributes = _boxes_and_attributes(result)
+    detections, columns = _boxes_and_attributes(result)
     boxes = _corner_and_size(detections.xyxy) / _sides(width, height)
     return [
-        {"label": _name(label, names), "bounding_box": box, "confidence": score} | row
-        for box, score, label, row in zip(
-            boxes.tolist(), detections.score.tolist(), detections.label.tolist(), attributes, strict=True
+        {"label": _name(label, names), "bounding_box": box, "confidence": score}
+        | {name: values[n] for name, values in columns.items()}
+        for n, (box, score, label) in enumerate(
+            zip(boxes.tolist(), detections.score.tolist(), detections.label.tolist(), strict=True)
         )
     ]
 
@@ -236,22 +238,12 @@ def from_fiftyone(theirs: Any, width: int, height: int, names: Sequence[str]) ->
     return Detections(_corners(boxes, _sides(width, height)), scores, indices)
 
 
-def _columns(result: Detections | ImageResult) -> tuple[str, ...]:
+def _boxes_and_attributes(result: Detections | ImageResult) -> tuple[Detections, dict[str, Sequence[Any]]]:
+    """Return boxes, and what else is known of them: columns with a value per box."""
     if isinstance(result, Detections):
-        return ()
-    return ("origin",) if result.certificates is None else ("origin", *CERTIFICATE)
-
-
-def _boxes_and_attributes(result: Detections | ImageResult) -> tuple[Detections, list[dict[str, Any]]]:
-    """Return boxes, and what else is known of each, by column."""
-    if isinstance(result, Detections):
-        return result, [{} for _ in range(len(result))]
+        return result, {}
     origins = ["base" if number < result.base_boxes else "recovered" for number in range(len(result.detections))]
-    values = result.certificates or [()] * len(origins)
-    rows = [
-        dict(zip(_columns(result), (origin, *row), strict=True)) for origin, row in zip(origins, values, strict=True)
-    ]
-    return result.detections, rows
+    return result.detections, {"origin": origins} | dict(result.certificates or {})
 
 
 def _field(entry: Any, name: str) -> Any:

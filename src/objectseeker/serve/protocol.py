@@ -21,7 +21,6 @@ from objectseeker.core.recipes import Recipe
 from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.inference.results import (
-    CERTIFICATE,
     CERTIFICATE_SCOPE,
     NOT_FABRICATED,
     Categories,
@@ -136,16 +135,13 @@ def to_tensors(result: ImageResult) -> Mapping[str, Array]:
         "labels": boxes.label,
         "recovered": np.arange(len(boxes)) >= result.base_boxes,
     }
-    if result.certificates is not None:
-        rows = [row[: len(CERTIFICATE)] for row in result.certificates]
-        table = np.array(rows, np.float64).reshape(len(boxes), len(CERTIFICATE))
-        column = {name: table[:, number] for number, name in enumerate(CERTIFICATE)}
-        for name, columns in (("certified", PATCH_LOCATIONS), ("certified_not_fabricated", NOT_FABRICATED)):
-            tensors[name] = np.stack([column[one] for one in columns], axis=1) != 0
-        tensors["vacuous_far"] = column["vacuous_far"] != 0
-        for name in ("largest_square", "largest_square_not_fabricated"):
-            tensors[name] = column[name].astype(np.int64)
-        tensors["certified_scores"] = column["certified_score"]
+    if (columns := result.certificates) is not None:
+        tensors["certified"] = np.array([columns[location] for location in PATCH_LOCATIONS]).T
+        made = [columns[NOT_FABRICATED[location]] for location in PATCH_LOCATIONS]
+        tensors["certified_not_fabricated"] = np.array(made).T
+        for name in ("vacuous_far", "largest_square", "largest_square_not_fabricated"):
+            tensors[name] = np.array(columns[name])
+        tensors["certified_scores"] = np.array(columns["certified_score"])
     return tensors
 
 
