@@ -18,12 +18,9 @@ from objectseeker.metrics import ThreatModel
 for needed in ("starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(needed, reason=f"{needed} is not installed: pip install 'objectseeker[serve]'")
 
-from objectseeker.serve.app import build_app
 from objectseeker.serve.limits import ServerLimits
-from objectseeker.serve.monitoring import Metrics
 from objectseeker.serve.protocol import ServedModel
-from objectseeker.serve.queueing import Workers
-from objectseeker.serve.server import make_server, open_listener
+from objectseeker.serve.server import DefenseServer, open_listener
 
 SMALL = ServerLimits(max_concurrent_requests=2, max_body_mb=0.2, max_megapixels=0.02, receive_timeout=0.7)
 PATIENT = ServerLimits()
@@ -96,19 +93,17 @@ def serving(*detectors, limits=PATIENT, defense=None, seeker=None, threat=None, 
     else:
         seekers = [seeker]
     model = ServedModel("objectseeker", defense, seeker.detector.names, threat or ThreatModel())
-    metrics = Metrics(defense.sha256)
-    workers = Workers(seekers, limits, metrics)
     listener = open_listener("127.0.0.1", 0)
-    server = make_server(build_app(model, workers, limits, metrics, hosts=hosts), limits)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    server = DefenseServer(seekers, model, limits, hosts=hosts)
+    thread = threading.Thread(target=server.uvicorn.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    until(lambda: server.started)
+    until(lambda: server.uvicorn.started)
     try:
-        yield Running(listener.getsockname()[1], seeker, model, metrics)
+        yield Running(listener.getsockname()[1], seeker, model, server.metrics)
     finally:
-        server.should_exit = True
+        server.uvicorn.should_exit = True
         thread.join(20)
-        workers.close()
+        server.workers.close()
         assert not thread.is_alive()
 
 

@@ -45,20 +45,20 @@ def test_the_report_shows_every_image_and_object(page, results):
     assert found["image_missing"] == []
     assert len(re.findall(r'id="view-\d"', page)) == len(samples())
     assert found["controls"]["start"]["area"] == 0.02
-    assert found["objects"] == sum(len(one.label) for one in results)
+    assert found["objects"] == sum(len(one.objects.label) for one in results)
     assert found["ignored"] == sum(int(sample.crowd.sum()) for sample in samples())
     assert "too few to measure" in found["caveats"][0]
     assert not found["shows_ap"]  # AP is not stated
     assert page.index('id="view-') < page.index("<script>\n")  # what it opens with comes before the script
     column = columns_of(page)
-    labels = np.concatenate([one.label for one in results])
+    labels = np.concatenate([one.objects.label for one in results])
     assert (column["label"][column["ignore"] == 0] == labels).all()
     assert len(column["single_view_mask"]) > 0
 
 
 def test_rows_say_what_was_found_and_proven(results):
     rows = [row for one in results for row in one.rows()]
-    assert len(rows) == sum(len(one.label) for one in results)
+    assert len(rows) == sum(len(one.objects.label) for one in results)
     assert any(row["found_undefended"] for row in rows)
     assert all(row["found_defended"] or not row["found_undefended"] for row in rows)
     assert {*rows[0]["certified"]} == set(demo.LOCATIONS)

@@ -138,10 +138,6 @@ def warn(sentence: str) -> None:
     stderr_console.print(f"[bold yellow]note:[/] {escape(sentence)}")
 
 
-def mark(cell: Any) -> str:
-    return ("[green]yes[/]" if cell else "[red]no[/]") if isinstance(cell, bool) else escape(str(cell))
-
-
 def fail(sentence: str, code: int = 2) -> NoReturn:
     """End the program with one sentence on one line."""
     cut = sentence if len(sentence) <= MAX_MESSAGE_LENGTH else f"{sentence[:MAX_MESSAGE_LENGTH]}..."

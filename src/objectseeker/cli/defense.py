@@ -12,7 +12,7 @@ import typer
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, print_next, stdout_console
-from objectseeker.cli._options import Json, Settings
+from objectseeker.cli._options import OUTPUT, Json, Settings, option
 from objectseeker.cli._settings import (
     MEANINGS,
     change_settings,
@@ -45,9 +45,7 @@ def new(
         typer.Argument(metavar="SPEC|NAME", help="Detector, such as onnx:FILE, or a packaged defense."),
     ],
     settings: Settings = None,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="File to write; must not exist.", rich_help_panel="Output")
-    ] = Path("defense.json"),
+    out: Annotated[Path, option(OUTPUT, "FILE", "File to write; must not exist.")] = Path("defense.json"),
     as_json: Json = False,
 ) -> None:
     """Write the default defense of a detector to a file.
@@ -89,10 +87,7 @@ def set_values(
             autocompletion=complete_setting,
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File to write. Default: the same file.", rich_help_panel="Output"),
-    ] = None,
+    out: Annotated[Path | None, option(OUTPUT, "FILE", "File to write. Default: the same file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Change settings of a defense file.

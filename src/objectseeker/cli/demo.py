@@ -5,25 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from rich.table import Table
-
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, mark, print_json, print_next, progress, stdout_console
-from objectseeker.cli._options import Json, PatchArea, Settings
+from objectseeker.cli._console import escape, print_json, print_next, progress, stdout_console, terminal_table
+from objectseeker.cli._options import OUTPUT, Json, PatchArea, Settings, option
 from objectseeker.cli._settings import default_defense
 from objectseeker.core.threats import parse_area
 from objectseeker.errors import ObjectSeekerError
+
+MIN_SHOWN = 0.01  # share of the image; smaller objects are in the report only
 
 
 @app.command()
 def demo(
     settings: Settings = None,
     patch_area: PatchArea = "1%",
-    out: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Folder for the report and the annotated images.", rich_help_panel="Output"),
-    ] = Path("demo"),
+    out: Annotated[Path, option(OUTPUT, "DIR", "Folder for the report and the annotated images.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
     """Defend and certify the built-in detector on six bundled images.
@@ -48,22 +44,15 @@ def demo(
             results.append(verdicts)
             bar.advance()
     rows = [row for verdicts in results for row in verdicts.rows()]
-    summary = {location: sum(row["certified"][location] for row in rows) for location in job.LOCATIONS}
-    columns = ["object", "found", *job.LOCATIONS, "largest patch"]
     job.save_report(out / "report.html", results, defense, patch_area=area)
     if as_json:
         print_json({"out": str(out), "patch_area": area, "masks": str(defense.masks), "objects": rows})
         return
-    table = Table(title=f"Objects of at least 1 % of their image, square patch of {area:.2%}")
-    for column in ("image", *columns):
-        table.add_column(column)
-    for row in rows:
-        if row["area_fraction"] >= 0.01:
-            table.add_row(row["image"], *(mark(cell) for cell in _cells(row, columns)))
-    stdout_console.print(table)
-    small = sum(row["area_fraction"] < 0.01 for row in rows)
-    stdout_console.print(f"{len(rows)} objects in {count} images; {small} smaller than 1 % are in the report only.")
-    stdout_console.print(", ".join(f"certified {location}: {number}" for location, number in summary.items()))
+    counts = ", ".join(f"{sum(row['certified'][place] for row in rows)} {place}" for place in job.LOCATIONS)
+    stdout_console.print(f"certified of {len(rows)} objects in {count} images: {counts}")
+    large = [row for row in rows if row["area_fraction"] >= MIN_SHOWN]
+    title = f"Objects of at least 1 % of their image, square patch of {area:.2%}; {len(rows) - len(large)} are smaller"
+    stdout_console.print(terminal_table(title, list(map(_cells, large))))
     vacuous = sum(row["vacuous_far"] for row in rows)
     stdout_console.print(
         "found: detected without the defense. far, close, over: no patch more than 10 % of the image away from the "
@@ -74,12 +63,12 @@ def demo(
     print_next("objectseeker check SPEC, for your own detector, such as onnx:model.onnx")
 
 
-def _cells(row: dict[str, Any], columns: list[str]) -> list[Any]:
+def _cells(row: dict[str, Any]) -> dict[str, str]:
     side = row["largest_certified_square"]
-    cells = {
+    flags = {"found": row["found_undefended"]} | row["certified"]
+    return {
+        "image": row["image"],
         "object": f"{row['object']}, {row['area_fraction']:.1%}",
-        "found": row["found_undefended"],
-        **row["certified"],
+        **{name: "yes" if flag else "no" for name, flag in flags.items()},
         "largest patch": f"{side} px, {row['largest_certified_area']:.1%}" if side else "-",
     }
-    return [cells[column] for column in columns]

@@ -20,6 +20,8 @@ from objectseeker.cli._console import (
     terminal_table,
 )
 from objectseeker.cli._options import (
+    OUTPUT,
+    THREAT,
     AllowOutsidePaths,
     ClassMap,
     DefenseOptions,
@@ -28,6 +30,7 @@ from objectseeker.cli._options import (
     ThreatModelOptions,
     TrustDetector,
     expand_groups,
+    option,
     print_rule,
     read_class_map,
     warn_unsuitable_masks,
@@ -37,44 +40,27 @@ from objectseeker.cli._options import (
 if TYPE_CHECKING:
     from objectseeker.inference.results import DetectionTotals
 
+VIDEO = "Video"
+
 
 @app.command()
 @expand_groups
 def detect(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE...",
-            help="Images, folders, a dataset or a video.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.", rich_help_panel="Output")],
+    inputs: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Images, folders, a dataset or a video.")],
+    out: Annotated[Path, option(OUTPUT, "DIR", "Folder for the results.")],
     defense: DefenseOptions,
-    annotate: Annotated[
-        bool, typer.Option(help="Write annotated images or video.", show_default=False, rich_help_panel="Output")
-    ] = True,
+    annotate: Annotated[bool, option(OUTPUT, None, "Write annotated images or video.", show_default=False)] = True,
     as_json: Json = False,
-    certify: Annotated[
-        bool, typer.Option("--certify", help="Certify the boxes that are output.", rich_help_panel="Threat")
-    ] = False,
+    certify: Annotated[bool, option(THREAT, None, "Certify the boxes that are output.", "--certify")] = False,
     only_certified: Annotated[
-        bool,
-        typer.Option(
-            "--only-certified",
-            help="Output only boxes no patch made.",
-            rich_help_panel="Threat",
-        ),
+        bool, option(THREAT, None, "Output only boxes no patch made.", "--only-certified")
     ] = False,
     *,
     threat: ThreatModelOptions,
-    stride: Annotated[int, typer.Option(metavar="N", help="Use every n-th frame.", rich_help_panel="Video")] = 1,
-    start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start at 90 or 1:30.", rich_help_panel="Video")
-    ] = None,
-    end: Annotated[str | None, typer.Option(metavar="TIME", help="Stop before this.", rich_help_panel="Video")] = None,
-    fps: Annotated[
-        float | None, typer.Option(metavar="X", help="Of a folder of frames. Default: 25.", rich_help_panel="Video")
-    ] = None,
+    stride: Annotated[int, option(VIDEO, "N", "Use every n-th frame.")] = 1,
+    start: Annotated[str | None, option(VIDEO, "TIME", "Start at 90 or 1:30.")] = None,
+    end: Annotated[str | None, option(VIDEO, "TIME", "Stop before this.")] = None,
+    fps: Annotated[float | None, option(VIDEO, "X", "Of a folder of frames. Default: 25.")] = None,
     class_map: ClassMap = None,
     allow_outside_paths: AllowOutsidePaths = False,
     device: Device = None,

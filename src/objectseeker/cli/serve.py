@@ -6,16 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from objectseeker import Defense, ObjectSeeker, ObjectSeekerError
+from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, stderr_console, warn
 from objectseeker.cli._options import (
+    ADVANCED,
     DefenseOptions,
     ThreatModelOptions,
     TrustDetector,
     expand_groups,
+    option,
     print_rule,
     warn_unsuitable_masks,
     warn_untuned,
@@ -39,31 +39,21 @@ def complete_limit(incomplete: str) -> list[str]:
 def serve(
     defense: DefenseOptions,
     threat: ThreatModelOptions,
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on.", rich_help_panel=SERVER)
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0: any free one.", rich_help_panel=SERVER),
-    ] = 8000,
+    host: Annotated[str, option(SERVER, "ADDRESS", "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option(SERVER, "N", "Port to listen on; 0: any free one.", min=0, max=65535)] = 8000,
     limits: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            SERVER,
+            "KEY=VALUE",
+            "Change a limit of requests; repeatable. Keys: above.",
             "--limit",
-            metavar="KEY=VALUE",
-            help="Change a limit of requests; repeatable. Keys: above.",
             autocompletion=complete_limit,
-            rich_help_panel=SERVER,
         ),
     ] = None,
-    model_name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the model in the protocol.", rich_help_panel="Advanced")
-    ] = "objectseeker",
+    model_name: Annotated[str, option(ADVANCED, "NAME", "Name of the model in the protocol.")] = "objectseeker",
     device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICES", help="cpu, openvino, cuda (all GPUs), or cuda:0,cuda:1.", rich_help_panel="Advanced"
-        ),
+        str | None, option(ADVANCED, "DEVICES", "cpu, openvino, cuda (all GPUs), or cuda:0,cuda:1.")
     ] = None,
     trust_detector: TrustDetector = False,
 ) -> None:
@@ -93,12 +83,10 @@ def serve(
             "Choose another name."
         )
     try:
-        from objectseeker.serve.app import build_app
         from objectseeker.serve.limits import MAX_VIEW_RATIO, SQUARE_SIDE, ServerLimits, allowed_hosts
-        from objectseeker.serve.monitoring import Metrics, log, log_as_json
         from objectseeker.serve.protocol import ServedModel
-        from objectseeker.serve.queueing import Workers
-        from objectseeker.serve.server import BACKLOG, make_server, open_listener, run
+        from objectseeker.serve.queueing import load_seekers
+        from objectseeker.serve.server import DefenseServer, open_listener
     except ModuleNotFoundError as missing:
         raise ObjectSeekerError(
             f"serve needs a missing package: got no {missing.name}. pip install 'objectseeker[serve]'"
@@ -107,7 +95,7 @@ def serve(
     threat_model = threat.threat_model()
     listener = open_listener(host, port)
     served = defense.build()
-    seekers = _seekers(served, device, trust_detector)
+    seekers = load_seekers(served, device, trust_detector=trust_detector)
     loaded: Any = seekers[0].detector
     bound = served.with_fingerprint(served.fingerprint or loaded.fingerprint)
     passes = 1 + len(bound.masks.masks(SQUARE_SIDE, SQUARE_SIDE))  # rejects masks for streams
@@ -117,20 +105,11 @@ def serve(
         f"{passes:,} forward passes for a square image, at most {MAX_VIEW_RATIO * passes:,} for any other shape"
     )
     warn_unsuitable_masks(bound.masks, threat.patch_count)
-    model = ServedModel(model_name, bound, loaded.names, threat_model)
-    metrics = Metrics(bound.sha256)
-    workers = Workers(seekers, server_limits, metrics)
     hosts = allowed_hosts(listener, host)
-    server = make_server(build_app(model, workers, server_limits, metrics, hosts=hosts), server_limits)
-    listener.listen(BACKLOG)  # from here on connections are accepted
-    _print_address(host, listener.getsockname()[1], public=hosts is None)
-    log_as_json()
-    log.info("serving", extra={"fields": {"host": host, "port": listener.getsockname()[1], "defense": bound.sha256}})
-    try:
-        run(server, listener)
-    finally:
-        workers.close()
-    log.info("stopped", extra={"fields": {"answered": server.server_state.total_requests}})
+    server = DefenseServer(
+        seekers, ServedModel(model_name, bound, loaded.names, threat_model), server_limits, hosts=hosts
+    )
+    server.run(listener, lambda: _print_address(host, listener.getsockname()[1], public=hosts is None))
 
 
 def _server_limits(kind: type[ServerLimits], settings: Sequence[str]) -> ServerLimits:
@@ -145,22 +124,6 @@ def _server_limits(kind: type[ServerLimits], settings: Sequence[str]) -> ServerL
         except ValueError:
             raise ObjectSeekerError(f"--limit {key} must be a number: got {text[:80]!r}. Choose another.") from None
     return kind(**values)
-
-
-def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list[ObjectSeeker]:
-    """Load the defended detector on each device; its fingerprint must be the same on all."""
-    from objectseeker.runs.engines import all_gpus
-
-    devices = all_gpus() if device == "cuda" else [None] if device is None else device.split(",")
-    seekers = [defense.build(one, trust_detector=trust_detector) for one in devices]
-    loaded: list[Any] = [seeker.detector for seeker in seekers]
-    for one, detector in zip(devices, loaded, strict=True):
-        if detector.fingerprint != loaded[0].fingerprint:
-            raise ObjectSeekerError(
-                f"--device must name devices that are alike: got {one}, which differs from {devices[0]}. "
-                "Certificates do not carry over. Serve each from its own process."
-            )
-    return seekers
 
 
 def _print_address(host: str, port: int, *, public: bool) -> None:

@@ -14,16 +14,38 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import ThreatModel
+from objectseeker.defense import Defense
+from objectseeker.detectors import LoadedDetector
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.inference.results import ImageResult, detect_image
+from objectseeker.runs.engines import all_gpus
 from objectseeker.serve.limits import ClientDisconnectedError, RequestRejectedError, ServerLimits
 from objectseeker.serve.monitoring import Metrics
 
 _T = TypeVar("_T")
+
+
+def load_seekers(defense: Defense, device: str | None, *, trust_detector: bool = False) -> list[ObjectSeeker]:
+    """Load the defended detector on each device; its fingerprint must be the same on all.
+
+    Raises:
+        ObjectSeekerError: The detector cannot be loaded, or the devices differ.
+    """
+    devices = all_gpus() if device == "cuda" else [None] if device is None else device.split(",")
+    seekers = [defense.build(one, trust_detector=trust_detector) for one in devices]
+    loaded = [cast(LoadedDetector, seeker.detector) for seeker in seekers]
+    for one, detector in zip(devices, loaded, strict=True):
+        if detector.fingerprint != loaded[0].fingerprint:
+            raise ObjectSeekerError(
+                f"--device must name devices that are alike: got {one}, which differs from {devices[0]}. "
+                "Certificates do not carry over. Serve each from its own process."
+            )
+    return seekers
 
 
 class InferenceResult(NamedTuple):

@@ -12,14 +12,20 @@ from __future__ import annotations
 import json
 import signal
 import socket
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.serve.app import build_app
 from objectseeker.serve.limits import ServerLimits
+from objectseeker.serve.monitoring import Metrics, log, log_as_json
+from objectseeker.serve.protocol import ServedModel
+from objectseeker.serve.queueing import Workers
 
 MAX_HEADER_BYTES = 16_384
 MAX_IDLE_CONNECTIONS = 500  # in addition to the concurrent requests
@@ -139,34 +145,49 @@ def open_listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(app: Any, limits: ServerLimits) -> uvicorn.Server:
-    """Return uvicorn around the application, with these limits and without its own logs."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=type("LimitedProtocol", (_LimitedProtocol,), {"limits": limits}),
-            ws="none",
-            loop="asyncio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=max(1, int(KEEP_ALIVE * limits.receive_timeout)),
-            backlog=BACKLOG,
+class DefenseServer:
+    """A served model: its workers, and uvicorn around the application, with these limits and without its own logs.
+
+    `hosts` are the names that a client may call it by, next to localhost; None for any.
+    """
+
+    def __init__(
+        self, seekers: Sequence[ObjectSeeker], model: ServedModel, limits: ServerLimits, *, hosts: Sequence[str] | None
+    ) -> None:
+        self.defense_sha256, self.metrics = model.version, Metrics(model.version)
+        self.workers = Workers(seekers, limits, self.metrics)
+        self.uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                build_app(model, self.workers, limits, self.metrics, hosts=hosts),
+                http=type("LimitedProtocol", (_LimitedProtocol,), {"limits": limits}),
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=max(1, int(KEEP_ALIVE * limits.receive_timeout)),
+                backlog=BACKLOG,
+            )
         )
-    )
 
+    def run(self, listener: socket.socket, on_listening: Callable[[], None] = lambda: None) -> None:
+        """Serve until TERM or INT, and answer every admitted request; a second INT does not wait."""
 
-def run(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Serve until TERM or INT; return when every admitted request is answered. A second INT does not wait."""
+        def stop(signum: int, frame: Any) -> None:  # active before uvicorn installs its own handler, and after
+            self.uvicorn.should_exit = True
 
-    def stop(signum: int, frame: Any) -> None:  # active before uvicorn installs its own handler, and after
-        server.should_exit = True
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        server.run(sockets=[listener])
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        listener.listen(BACKLOG)  # from here on connections are accepted
+        on_listening()
+        log_as_json()
+        host, port = listener.getsockname()[:2]
+        log.info("serving", extra={"fields": {"host": host, "port": port, "defense": self.defense_sha256}})
+        previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self.uvicorn.run(sockets=[listener])
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            self.workers.close()
+        log.info("stopped", extra={"fields": {"answered": self.uvicorn.server_state.total_requests}})
