@@ -238,7 +238,7 @@ def test_losses_fall_from_a_harmless_patch(goal):
     white, pipeline = sound()
     seen = target(pipeline)
     start = pixels_under(seen.image, 18, 18, (60, 60)) + np.array([0, 1, 0], np.uint8)  # hides nothing on its own
-    task = PatchTask(seen, Position(((18, 18),), False, 0.0), start[None])
+    task = PatchTask(seen, Position(((18, 18),)), start[None])
     (solution,) = attack_by_gradients(
         white, pipeline, [task], goal, AttackBudget(steps=30, views_per_step=6, views_per_batch=32)
     )

@@ -11,7 +11,7 @@ from cases import generate
 
 from objectseeker import Bands, Halves, IouRule, ObjectSeeker, Pairs, Patch, Rule
 from objectseeker.attack.pipeline import Pipeline, Target, paste, pixels_under
-from objectseeker.attack.placement import PositionCertificates, nearest_positions, removing_masks, weakest_positions
+from objectseeker.attack.placement import PositionCertificates, removing_masks
 from objectseeker.core.certification import visible_area
 from objectseeker.core.threats import PatchPositions
 
@@ -40,6 +40,10 @@ def targets(seed, sure=0.6, masks=RECIPES[0], largest=14):
     ]
 
 
+def certificates(pipeline, target, patch):
+    return PositionCertificates.from_target(pipeline, target, patch.size(*target.image_size))
+
+
 def allowed_corners(target, patch):
     size = patch.size(*target.image_size)
     rectangles = PatchPositions.of(target.box[None], *target.image_size).allowed(patch.location, np.array([size]))[0]
@@ -57,11 +61,8 @@ def test_an_object_is_certified_iff_every_position_is_proven():
                     target.observation, target.ground_truth, patch, certification_threshold=pipe.certification_threshold
                 )
                 assert pipe.certify(target, patch)[0] == certificate.certified[0, 0]
-                proofs = PositionCertificates.from_target(pipe, target)
-                size = patch.size(*target.image_size)
-                proven = all(
-                    proofs.position_at(np.array([corner]), size).proven for corner in allowed_corners(target, patch)
-                )
+                proofs = certificates(pipe, target, patch)
+                proven = all(proofs.position_at(np.array([corner])).proven for corner in allowed_corners(target, patch))
                 assert proven == certificate.certified[0, 0]
                 counts[proven] += 1
     assert min(counts.values()) > 30
@@ -75,8 +76,8 @@ def test_so_it_is_with_every_recipe_and_rule(rule, masks):
         for target in targets(seed, sure=(0.95, 0.05)[seed % 2], masks=masks, largest=20):
             patch = Patch(0.03, 1.0, ("over", "anywhere", "far")[seed % 3])
             pipe = pipeline(rule, masks=masks)
-            proofs, size = PositionCertificates.from_target(pipe, target), patch.size(*target.image_size)
-            proven = {proofs.position_at(np.array([corner]), size).proven for corner in allowed_corners(target, patch)}
+            proofs = certificates(pipe, target, patch)
+            proven = {proofs.position_at(np.array([corner])).proven for corner in allowed_corners(target, patch)}
             assert all(proven) == pipe.certify(target, patch)[0]
             verdicts |= proven
     assert verdicts == {True, False}
@@ -90,17 +91,17 @@ def test_two_patches_are_proven_iff_every_two_positions_are(rule):
         for target in targets(seed, sure=0.95, masks=masks, largest=10):
             patch = Patch(0.01, 1.0, "over", 2)
             pipe = pipeline(rule, masks=masks)
-            proofs, size = PositionCertificates.from_target(pipe, target), patch.size(*target.image_size)
+            proofs = certificates(pipe, target, patch)
             corners = sorted(allowed_corners(target, patch))
-            proven = all(proofs.position_at(np.array([a, b]), size).proven for a in corners for b in corners if a <= b)
+            proven = all(proofs.position_at(np.array([a, b])).proven for a in corners for b in corners if a <= b)
             assert proven == pipe.certify(target, patch)[0]
             verdicts.add(proven)
-            chosen = weakest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
+            chosen = certificates(pipe, target, patch).weakest(patch, 2, np.random.default_rng(seed))
             assert {corner for position in chosen for corner in position.corners} <= set(corners)
             assert proven or isinstance(masks, Halves) or not chosen[0].proven
-            sure = weakest_positions(pipe, target, patch, 2, np.random.default_rng(seed), proven_only=True)
+            sure = certificates(pipe, target, patch).weakest(patch, 2, np.random.default_rng(seed), proven_only=True)
             assert all(position.proven and len(position.corners) == 2 for position in sure)
-            near = nearest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
+            near = certificates(pipe, target, patch).nearest(patch, 2, np.random.default_rng(seed))
             assert all(len(position.corners) == 2 for position in near)
     assert verdicts == {True, False}
 
@@ -133,7 +134,7 @@ def test_the_attack_goes_where_the_proof_fails(where):
     for seed in range(40):
         for target in targets(seed, sure=0.2):
             pipe = pipeline(RULES[0])
-            positions = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed))
+            positions = certificates(pipe, target, patch).weakest(patch, 3, np.random.default_rng(seed))
             corners = allowed_corners(target, patch)
             assert len(positions) == (3 if corners else 0)
             assert {p.corners[0] for p in positions} <= corners
@@ -142,12 +143,12 @@ def test_the_attack_goes_where_the_proof_fails(where):
                 assert not positions[0].proven  # an image this small is searched completely
                 found += 1
             assert all(p.proven for p in positions) or not certified
-            again = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed))
+            again = certificates(pipe, target, patch).weakest(patch, 3, np.random.default_rng(seed))
             assert again == positions
-            sure = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed), proven_only=True)
+            sure = certificates(pipe, target, patch).weakest(patch, 3, np.random.default_rng(seed), proven_only=True)
             assert all(p.proven for p in sure)
             assert len(sure) == 3 or not any(p.proven for p in positions)
-            near = nearest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
+            near = certificates(pipe, target, patch).nearest(patch, 2, np.random.default_rng(seed))
             assert {p.corners[0] for p in near} <= corners
     assert found > 10
 
@@ -156,7 +157,7 @@ def test_the_nearest_position_over_an_object_is_its_middle():
     every = [target for seed in range(20) for target in targets(seed)]
     target = next(t for t in every if (t.box >= 0).all() and (t.box[2:] < t.image_size).all() and np.ptp(t.box) > 4)
     patch = Patch(0.02, 1.0, "over")
-    position = nearest_positions(pipeline(RULES[0]), target, patch, 1, np.random.default_rng(0))[0]
+    position = certificates(pipeline(RULES[0]), target, patch).nearest(patch, 1, np.random.default_rng(0))[0]
     middle = np.array(position.corners[0]) + np.array(patch.size(*target.image_size)) / 2
     assert np.abs(middle - (target.box[:2] + target.box[2:]) / 2).max() <= 1
 

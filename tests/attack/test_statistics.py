@@ -191,7 +191,7 @@ def pipeline_of(**rule):
 def judged(pipeline, target, base, output):
     """An adversarial image in which the detector finds `base` and, if it was attacked, the defense `output`."""
     start = np.zeros((1, 5, 5, 3), np.uint8)
-    solution = Solution(PatchTask(target, Position(((0, 0),), False, 0.0), start), start, 0.0, ())
+    solution = Solution(PatchTask(target, Position(((0, 0),)), start), start, 0.0, ())
     boxes = base if output is None else output
     return EvaluatedImage(solution, target.image, base, boxes, pipeline.judge(target, base, output))
 

@@ -124,14 +124,14 @@ def recheck(folder: Path, seeker: ObjectSeeker | None = None) -> dict[str, Any]:
         changed[max(y, 0) : max(y + tall, 0), max(x, 0) : max(x + wide, 0)] = False
     only_patch_differs = not bool(changed.any())
     if not case["hides"]:
-        task = PatchTask(target, Position(corners, False, 0.0), np.zeros((len(corners), tall, wide, 3), np.uint8))
+        task = PatchTask(target, Position(corners), np.zeros((len(corners), tall, wide, 3), np.uint8))
         refuted = judge(pipeline, task, attacked, patch).refuted
         verdicts: dict[str, Any] = {"refuted_boxes": refuted}
         broken = refuted > 0
     else:
         certified, _ = pipeline.certify(target, patch)
-        certificates = PositionCertificates.from_target(pipeline, target)
-        position = certificates.position_at(np.array(corners), (wide, tall))
+        certificates = PositionCertificates.from_target(pipeline, target, (wide, tall))
+        position = certificates.position_at(np.array(corners))
         observation = pipeline.observe(attacked)
         still_found = pipeline.judge_observation(target, observation).defended
         leaking = len(find_leaking_views(target, observation, position, (wide, tall)))

@@ -173,7 +173,7 @@ class Fabrication:
             nearest = np.clip(aim.round().astype(np.int64), allowed[:, :2], allowed[:, 2:])
             x, y = nearest[np.argmin(((nearest - aim) ** 2).sum(axis=1))].tolist()
             corners.append((x, y))
-        return wanted, Position(tuple(corners), False, 0.0)
+        return wanted, Position(tuple(corners))
 
     def measure(self, rows: Sequence[Row]) -> tuple[dict[str, Any], None]:
         """Return success rates; `certified` counts wanted boxes that are made and certified not fabricated."""

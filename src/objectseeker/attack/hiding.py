@@ -27,6 +27,7 @@ from objectseeker.attack.pipeline import (
     FoundStatus,
     PatchTask,
     Pipeline,
+    Position,
     Progress,
     Solution,
     Target,
@@ -36,7 +37,7 @@ from objectseeker.attack.pipeline import (
     progress_of_part,
     repeats,
 )
-from objectseeker.attack.placement import drawn_size, find_leaking_views, nearest_positions, weakest_positions
+from objectseeker.attack.placement import PositionCertificates, drawn_size, find_leaking_views
 from objectseeker.attack.setup import AttackSetup
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
@@ -239,21 +240,21 @@ def plan_tasks(
 ) -> list[PatchTask]:
     """Return the restarts for one object: none if the threat model allows no position."""
     rng = np.random.default_rng([seed, target.number, *target.image_id.encode()])
-    count = budget.restarts
+    count, size, proven = budget.restarts, drawn_size(target, patch), list[Position]()
+    certificates = PositionCertificates.from_target(pipeline, target, size)
     if system == "undefended":
-        positions, immune_count = nearest_positions(pipeline, target, patch, count, rng), 0
+        positions = certificates.nearest(patch, count, rng)
     else:
-        immune_count = int(budget.immune_view_fraction * count)
-        proven = weakest_positions(pipeline, target, patch, immune_count, rng, proven_only=True) if immune_count else []
-        immune_count = len(proven)
-        positions = weakest_positions(pipeline, target, patch, count - immune_count, rng) + proven
+        if immune_count := int(budget.immune_view_fraction * count):
+            proven = certificates.weakest(patch, immune_count, rng, proven_only=True)
+        positions = certificates.weakest(patch, count - len(proven), rng) + proven
     return [
         PatchTask(
             target,
             position,
-            initial_patches(target, position, drawn_size(target, patch), restart, rng),
+            initial_patches(target, position, size, restart, rng),
             relabels=system == "defended" and restart > 0 and restart == count - 1,
-            attacks_immune_views=restart >= count - immune_count,
+            attacks_immune_views=restart >= count - len(proven),
         )
         for restart, position in enumerate(positions)
     ]

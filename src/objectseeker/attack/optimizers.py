@@ -327,7 +327,7 @@ class _AttackBatch:
         lines = np.concatenate([NO_LINES, self.renderer.mask_lines(image, observation.masks)])[selected]
         shown = [0.0, *(self.pipeline.detection_strength(task.target, boxes) for boxes in observation.masked)]
         priority = SHOWN_PRIORITY * np.array(shown)[selected]
-        single_view = PositionCertificates.from_target(self.pipeline, task.target).evidence >= 1
+        single_view = PositionCertificates.from_target(self.pipeline, task.target, task.patch_size).evidence >= 1
         is_safe = task.position.proven or bool((single_view & immune[1:]).any())
         return _ViewSelection(ViewPlan(views.window[selected], filled), lines, priority, immune[1:], is_safe)
 

@@ -85,11 +85,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Top left corner of each patch, whether the object is proven there, and the sum of its evidence."""
+    """Top left corner of each patch, and whether the object is proven there."""
 
     corners: Corners
-    proven: bool
-    support: float
+    proven: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,34 +26,113 @@ MAX_PAIR_CORNERS = 512  # corners for each of two patches, the weakest of one, n
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PositionCertificates:
-    """The certificate of one object as each of its labels, evaluated position by position."""
+    """The certificate of one object as each of its labels against patches of one size, position by position."""
 
-    masks: Masks
+    target: Target
+    size: tuple[int, int]  # width and height of each patch
     evidence: Floats  # (M,) the best evidence of a proving box under each mask
     proofs: tuple[ObjectProof, ...]
 
     @classmethod
-    def from_target(cls, pipeline: Pipeline, target: Target) -> PositionCertificates:
+    def from_target(cls, pipeline: Pipeline, target: Target, size: tuple[int, int]) -> PositionCertificates:
         rule, observation, objects = pipeline.rule, target.observation, target.ground_truth
         proofs = rule.object_proofs(observation, objects, pipeline.certification_threshold)
         proves = rule.proving_pairs(observation, objects, pipeline.certification_threshold, "exact")
         evidence = np.where(proves.any(axis=1), rule.evidence(rule.discounted_scores(observation)), 0.0)
         best = np.zeros(len(observation.masks))
         np.maximum.at(best, observation.mask_index, evidence)
-        return cls(observation.masks, best, tuple(proof for alternatives in proofs for proof in alternatives))
+        return cls(target, size, best, tuple(proof for alternatives in proofs for proof in alternatives))
 
-    def position_at(self, corners: Ints, size: tuple[int, int]) -> Position:
-        """Evaluate the certificate against patches of `size` at `corners` (K, 2)."""
-        support = removing_masks(self.masks, corners, size).all(axis=0) @ self.evidence
-        return Position(tuple((int(x), int(y)) for x, y in corners), self.is_proven(corners, size), float(support))
+    def position_at(self, corners: Ints) -> Position:
+        """Evaluate the certificate against patches at `corners` (K, 2)."""
+        return Position(tuple((int(x), int(y)) for x, y in corners), self.is_proven(corners))
 
-    def is_proven(self, corners: Ints, size: tuple[int, int]) -> bool:
+    def is_proven(self, corners: Ints) -> bool:
         single_positions = np.concatenate([corners, corners], axis=1)  # one rectangle per patch, of one position
-        return any(proof.certifies(single_positions, size, len(corners)) for proof in self.proofs)
+        return any(proof.certifies(single_positions, self.size, len(corners)) for proof in self.proofs)
+
+    def weakest(
+        self, patch: Patch, count: int, rng: np.random.Generator, *, proven_only: bool = False
+    ) -> list[Position]:
+        """Choose `count` allowed positions in the order in which to attack; none if none is allowed.
+
+        Candidates are random positions, those that touch a line of a mask, and those nearest the object. The weakest
+        proof comes first; among equals, the one that is flush with most of the lines that make it, then the one that
+        fewest further masks come close to making, then the nearest. With `proven_only` the object is proven at each of
+        them. More than two patches are placed in turn, each where least is left of what proves the object.
+        """
+        if patch.location == "outside":
+            position = self.position_at(outside_corners(self.target))
+            return [position] * count if position.proven or not proven_only else []
+        corners = _candidate_corners(self.target, patch, self.size, rng)
+        if not len(corners):
+            return []
+        distance = _distance(self.target, corners, self.size)
+        margin = -(-max(self.target.image_size) // LEAK_MARGIN_DIVISOR)
+        masks = self.target.observation.masks
+        removed, with_room, nearly = (
+            removing_masks(masks, corners, self.size, growth=growth) for growth in (0, 1, -margin)
+        )
+        order = np.lexsort((distance, *(removing @ self.evidence for removing in (nearly, with_room, removed))))
+        chosen = order[:, None]
+        if patch.count == 2:
+            kinds = np.concatenate([removed, with_room, nearly], axis=1)[order]
+            weakest = order[np.sort(np.unique(kinds, axis=0, return_index=True)[1])[:MAX_PAIR_CORNERS]]
+            support = [
+                (removing[weakest] * self.evidence) @ removing[weakest].T for removing in (nearly, with_room, removed)
+            ]
+            apart = distance[weakest][:, None] + distance[weakest]
+            pairs = np.lexsort([key.ravel() for key in (apart, *support)])
+            chosen = weakest[np.stack(np.unravel_index(pairs, apart.shape), axis=1)]
+        if patch.count > 2:
+            chosen = np.array([self._greedy_row(first, removed, patch.count) for first in order[:MAX_SAMPLES]])
+        if proven_only:
+            chosen = self._proven_rows(chosen, corners, removed, 8 * count)
+        return list(map(self.position_at, _diverse(corners[chosen[: 8 * count]], count, self.size)))
+
+    def nearest(self, patch: Patch, count: int, rng: np.random.Generator) -> list[Position]:
+        """Choose `count` allowed positions to attack the undefended detector: the nearest first."""
+        if patch.location == "outside":
+            return [self.position_at(outside_corners(self.target))] * count
+        corners = _candidate_corners(self.target, patch, self.size, rng)
+        order = np.argsort(_distance(self.target, corners, self.size), kind="stable")
+        nearest = corners[order][: 8 * count * patch.count, None]
+        diverse = _diverse(nearest, count * patch.count, self.size)
+        return [self.position_at(np.concatenate(diverse[n::count])) for n in range(count)] if diverse else []
+
+    def _greedy_row(self, first: int, removed: Bools, count: int) -> list[int]:
+        """Return `count` positions, `first` and then each the one that leaves least evidence of what is left."""
+        row, left = [first], removed[first]
+        while len(row) < count:
+            row.append(int(np.argmin((removed & left) @ self.evidence)))
+            left = left & removed[row[-1]]
+        return row
+
+    def _proven_rows(self, rows: Ints, corners: Ints, removed: Bools, max_count: int) -> Ints:
+        """Return the first `max_count` of `rows` (positions, K) where the object is proven.
+
+        Positions that the same masks remove have the same verdict, so each set of masks is decided once, at most
+        MAX_SAMPLES of them.
+        """
+        verdicts: dict[bytes, bool] = {}
+        kept: list[Ints] = []
+        for row in rows:
+            masks = removed[row].all(axis=0).tobytes()
+            if masks not in verdicts:
+                if len(verdicts) == MAX_SAMPLES:
+                    break
+                verdicts[masks] = self.is_proven(corners[row])
+            if verdicts[masks]:
+                kept.append(row)
+            if len(kept) == max_count:
+                break
+        return np.array(kept, np.int64).reshape(-1, rows.shape[1])
 
 
 def drawn_size(target: Target, patch: Patch) -> tuple[int, int]:
     """Return width and height of each patch that is drawn; for "outside" those of the image."""
+    if patch.with_outside:
+        raise ObjectSeekerError(f"an attack draws patches or the outside, not both: got {patch!r}. Attack twice.")
     return target.image_size if patch.location == "outside" else patch.size(*target.image_size)
 
 
@@ -84,115 +163,6 @@ def find_leaking_views(target: Target, attacked: Observation, position: Position
     clean = target.observation
     removed = removing_masks(clean.masks, np.array(position.corners), size).all(axis=0)
     return [m for m in np.flatnonzero(removed).tolist() if clean.masked[m] != attacked.masked[m]]
-
-
-def weakest_positions(
-    pipeline: Pipeline,
-    target: Target,
-    patch: Patch,
-    count: int,
-    rng: np.random.Generator,
-    *,
-    proven_only: bool = False,
-) -> list[Position]:
-    """Choose `count` allowed positions in the order in which to attack; none if none is allowed.
-
-    Candidates are random positions, those that touch a line of a mask, and those nearest the object. The weakest proof
-    comes first; among equals, the one that is flush with most of the lines that make it, then the one that fewest
-    further masks come close to making, then the nearest. With `proven_only` the object is proven at each of them.
-    More than two patches are placed in turn, each where least is left of what proves the object.
-    """
-    _reject_mixed(patch)
-    size = drawn_size(target, patch)
-    certificates = PositionCertificates.from_target(pipeline, target)
-    if patch.location == "outside":
-        position = certificates.position_at(outside_corners(target), size)
-        return [position] * count if position.proven or not proven_only else []
-    corners = _candidate_corners(target, patch, size, rng)
-    if not len(corners):
-        return []
-    distance = _distance(target, corners, size)
-    margin = -(-max(target.image_size) // LEAK_MARGIN_DIVISOR)
-    removed, with_room, nearly = (
-        removing_masks(certificates.masks, corners, size, growth=growth) for growth in (0, 1, -margin)
-    )
-    order = np.lexsort((distance, *(masks @ certificates.evidence for masks in (nearly, with_room, removed))))
-    chosen = order[:, None]
-    if patch.count == 2:
-        kinds = np.concatenate([removed, with_room, nearly], axis=1)[order]
-        weakest = order[np.sort(np.unique(kinds, axis=0, return_index=True)[1])[:MAX_PAIR_CORNERS]]
-        support = [
-            (masks[weakest] * certificates.evidence) @ masks[weakest].T for masks in (nearly, with_room, removed)
-        ]
-        apart = distance[weakest][:, None] + distance[weakest]
-        pairs = np.lexsort([key.ravel() for key in (apart, *support)])
-        chosen = weakest[np.stack(np.unravel_index(pairs, apart.shape), axis=1)]
-    if patch.count > 2:
-        evidence = certificates.evidence
-        chosen = np.array([_greedy_row(first, removed, evidence, patch.count) for first in order[:MAX_SAMPLES]])
-    if proven_only:
-        chosen = _proven_rows(certificates, chosen, corners, removed, size, 8 * count)
-    return [certificates.position_at(corner, size) for corner in _diverse(corners[chosen[: 8 * count]], count, size)]
-
-
-def nearest_positions(
-    pipeline: Pipeline, target: Target, patch: Patch, count: int, rng: np.random.Generator
-) -> list[Position]:
-    """Choose `count` allowed positions to attack the undefended detector: the nearest first."""
-    _reject_mixed(patch)
-    size = drawn_size(target, patch)
-    certificates = PositionCertificates.from_target(pipeline, target)
-    if patch.location == "outside":
-        return [certificates.position_at(outside_corners(target), size)] * count
-    corners = _candidate_corners(target, patch, size, rng)
-    order = np.argsort(_distance(target, corners, size), kind="stable")
-    nearest = corners[order][:, None]
-    diverse = _diverse(nearest[: 8 * count * patch.count], count * patch.count, size)
-    if not diverse:
-        return []
-    return [certificates.position_at(np.concatenate(diverse[n::count]), size) for n in range(count)]
-
-
-def _greedy_row(first: int, removed: Bools, evidence: Floats, count: int) -> list[int]:
-    """Return `count` positions, `first` and then each the one that leaves least evidence of what is left."""
-    row, left = [first], removed[first]
-    while len(row) < count:
-        row.append(int(np.argmin((removed & left) @ evidence)))
-        left = left & removed[row[-1]]
-    return row
-
-
-def _reject_mixed(patch: Patch) -> None:
-    if patch.with_outside:
-        raise ObjectSeekerError(f"an attack draws patches or the outside, not both: got {patch!r}. Attack twice.")
-
-
-def _proven_rows(
-    certificates: PositionCertificates,
-    rows: Ints,
-    corners: Ints,
-    removed: Bools,
-    size: tuple[int, int],
-    max_count: int,
-) -> Ints:
-    """Return the first `max_count` of `rows` (positions, K) where the object is proven.
-
-    Positions that the same masks remove have the same verdict, so each set of masks is decided once, at most
-    MAX_SAMPLES of them.
-    """
-    verdicts: dict[bytes, bool] = {}
-    kept: list[Ints] = []
-    for row in rows:
-        masks = removed[row].all(axis=0).tobytes()
-        if masks not in verdicts:
-            if len(verdicts) == MAX_SAMPLES:
-                break
-            verdicts[masks] = certificates.is_proven(corners[row], size)
-        if verdicts[masks]:
-            kept.append(row)
-        if len(kept) == max_count:
-            break
-    return np.array(kept, np.int64).reshape(-1, rows.shape[1])
 
 
 def _diverse(positions: Ints, count: int, size: tuple[int, int]) -> list[Ints]:
