@@ -26,7 +26,7 @@ MAX_PAIR_CORNERS = 512  # corners for each of two patches, the weakest of one, n
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PositionCertificates:
-    """The certificate of one object as each of its labels against patches of one size, position by position."""
+    """The certificate of one object against patches of one size, position by position."""
 
     target: Target
     size: tuple[int, int]  # width and height of each patch

@@ -146,7 +146,7 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 class DefenseServer:
-    """A served model: its workers, and uvicorn around the application, with these limits and without its own logs.
+    """A served model: its workers, and uvicorn around the application, with these limits.
 
     `hosts` are the names that a client may call it by, next to localhost; None for any.
     """
