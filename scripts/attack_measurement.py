@@ -1,9 +1,12 @@
-"""Attack a run's defense on a sample of its objects, one per image: over and far, patches of 1 % and 4 %.
+"""Attack a run's defense on a sample of its objects, one per image: hide over and far, the outside, fabricate, flip.
 
     python scripts/attack_measurement.py runs/voc --objects 40 --out OUT
+    python scripts/attack_measurement.py runs/voc --objects 40 --only outside fabricate-0.01 flip-0.04 --out OUT
 
-What `objectseeker attack` does, four times over, on one observation of the objects and with gradients in bfloat16,
-which halves the time wherever the processor multiplies in it; verdicts come from the defended detector as ever. Each
+What `objectseeker attack` does, several times over, on one observation of the objects and with gradients in bfloat16,
+which halves the time wherever the processor multiplies in it; verdicts come from the defended detector as ever. By
+default patches of 1 % and 4 % hide objects, over and far. `outside` replaces every pixel outside of the grown box;
+with --steps 1 these are random. fabricate-AREA and flip-AREA are patches anywhere that want boxes or labels. Each
 condition has its folder, so a run cut short leaves those it finished; commands with different `--only` may share
 OUT. Exit code 3: a guarantee was broken, and the reproduction is in the `broken` folder of its condition.
 """
@@ -17,7 +20,7 @@ import time
 from collections.abc import Iterator
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from data_files import add_data_option, save_data
@@ -32,9 +35,12 @@ from objectseeker.files.atomic import save_text
 from objectseeker.runs.run import open_run
 from objectseeker.text import to_markdown
 
-CONDITIONS: dict[str, tuple[PatchLocation, float]] = {
-    f"{where}-{area:g}": (where, area) for where in ("over", "far") for area in (0.01, 0.04)
+AREAS = (0.01, 0.04)
+HIDDEN: dict[str, Patch] = {
+    f"{where}-{area:g}": Patch(area, location=cast(PatchLocation, where)) for where in ("over", "far") for area in AREAS
 }
+FABRICATED = {f"{goal}-{area:g}": Patch(area, location="anywhere") for goal in ("fabricate", "flip") for area in AREAS}
+CONDITIONS = HIDDEN | {"outside": Patch(location="outside")} | FABRICATED
 RATES = {
     "undefended: hidden": "hidden_undefended",
     "IoU 0.5": "hidden_undefended_iou50",
@@ -42,6 +48,7 @@ RATES = {
     "not certified, hidden": "hidden_uncertified",
     "all hidden": "hidden_defended",
 }
+MADE_RATES = {"undefended: made": "undefended", "defended: made": "defended", "certified, made": "certified"}
 
 
 def main() -> int:
@@ -49,7 +56,7 @@ def main() -> int:
     begin = time.monotonic()
     run = open_run(options.run)
     defense = run.bind_defense(Defense.load(options.defense)) if options.defense else run.defense()
-    attacked = load_attack(defense, mode="white-box", device=options.device, autocast=not options.full_precision)
+    attacked = load_attack(defense, mode=options.mode, device=options.device, autocast=not options.full_precision)
     budget = AttackBudget(
         steps=options.steps,
         restarts=options.restarts,
@@ -59,19 +66,23 @@ def main() -> int:
     targets = one_an_image(targets_of_run(attacked.pipeline, run, sys.maxsize, options.seed), options)
     say(f"{len(targets)} objects observed, each in an image of its own", begin)
     broken = 0
-    for name in options.only or CONDITIONS:
-        where, area = CONDITIONS[name]
-        results = run_attack(attacked, targets, Patch(area, 1.0, where), budget, options.out / name, seed=options.seed)
+    for name in options.only or HIDDEN:
+        goal = name.partition("-")[0] if name in FABRICATED else "hide"
+        results = run_attack(
+            attacked, targets, CONDITIONS[name], budget, options.out / name, goal=goal, seed=options.seed
+        )
         broken += results.broken_guarantees
-        shares = (f"{title} {format_rate(results.summary[key])}" for title, key in RATES.items())
+        shares = (f"{title} {format_rate(results.summary[key])}" for title, key in rates_of(name).items())
         say(f"{name}: {', '.join(shares)}", begin)
     finished = {
         name: json.loads(path.read_text())
         for name in CONDITIONS
         if (path := options.out / name / "attack.json").exists()
     }
-    save_data(options.data, rates(finished))
-    text = f"{to_markdown(rates(finished))}\n\n{recalls(finished)}\n"
+    hidden = {name: entry for name, entry in finished.items() if name not in FABRICATED}
+    tables = [rates(part) for part in (hidden, {name: finished[name] for name in finished if name not in hidden})]
+    save_data(options.data, next(filter(None, tables), []))
+    text = "\n\n".join([*map(to_markdown, filter(None, tables)), *([recalls(hidden)] if hidden else [])]) + "\n"
     save_text(options.out / "attack.md", text)
     print(text)
     if broken:
@@ -92,6 +103,7 @@ def arguments() -> argparse.Namespace:
         "--immune-view-fraction", type=float, default=0.34, help="share of the restarts that trust no margin"
     )
     parser.add_argument("--only", nargs="*", choices=CONDITIONS, help="conditions such as over-0.01")
+    parser.add_argument("--mode", choices=("white-box", "black-box"), default="white-box")
     parser.add_argument("--full-precision", action="store_true", help="gradients in float32")
     parser.add_argument("--device", help="cuda, say")
     parser.add_argument("--seed", type=int, default=0)
@@ -106,11 +118,15 @@ def one_an_image(targets: Iterator[Target], options: argparse.Namespace) -> list
     return [of_image[rng.integers(len(of_image))] for of_image in islice(of_images, options.objects)]
 
 
+def rates_of(name: str) -> dict[str, str]:
+    return MADE_RATES if name in FABRICATED else RATES
+
+
 def rates(conditions: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
-    """Shares hidden, with 95 % intervals."""
+    """Shares hidden, or made, with 95 % intervals."""
     rows = []
     for name, entry in conditions.items():
-        shares = {title: format_rate(entry["summary"][key]) for title, key in RATES.items()}
+        shares = {title: format_rate(entry["summary"][key]) for title, key in rates_of(name).items()}
         rows.append({"patch": name, "objects": str(entry["summary"]["attacked"]), **shares})
     return rows
 
