@@ -119,8 +119,7 @@ def choose_by_labels(
 
     def labeled(rule: Rule) -> tuple[float, float]:
         if rule not in known:
-            point = evaluate_at(run, chosen, rule).defended.point
-            assert point is not None
+            point = evaluate_at(run, chosen, rule).defended
             recall = point.certified_recall()
             known[rule] = float(np.mean([recall[where] or 0.0 for where in LOCATIONS])), point.fppi
         return known[rule]
@@ -143,7 +142,7 @@ def evaluate_at(run: Run, images: list[ObservedImage], rule: Rule, *, intervals:
 def measure(run: Run, images: list[ObservedImage], index: Ints, rule: Rule) -> Measured:
     """Measure a rule by labels: FPPI and certified recall, with intervals."""
     found = evaluate_at(run, [images[number] for number in index.tolist()], rule, intervals=True)
-    recall = found.defended.point.certified_recall()
+    recall = found.defended.certified_recall()
     intervals = [found.intervals[f"defended.certified_recall.{where}"] for where in LOCATIONS]
     cells = {
         "FPPI": format_interval(found.intervals["defended.fppi"], 2),

@@ -59,9 +59,9 @@ def main() -> int:
     images = run.images()
     evaluated = evaluate_images(images, run.label_map, settings)
     ours = evaluated.defended
-    if ours.point is None:
+    if ours.rule is None:
         raise ObjectSeekerError(str(ours.caveat()))
-    rule = ours.point.rule
+    rule = ours.rule
     targets = [run.label_map.map_to_detector(image.ground_truth[~image.ignore])[0] for image in images]
     seconds = time_certification(images, targets, rule, settings.threat.patches()[: len(SHOWN)])
     per_pair, pairs_timed, all_pairs = time_sampled(images, targets, rule, options.patch)

@@ -17,7 +17,7 @@ from data_files import add_data_option, save_data
 
 from objectseeker import Defense, evaluate
 from objectseeker.core.recipes import parse_recipe
-from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
+from objectseeker.core.threats import PatchLocation, ThreatModel
 from objectseeker.defense import set_defense_value
 from objectseeker.metrics import metric
 from objectseeker.metrics.average_precision import percent
@@ -25,7 +25,7 @@ from objectseeker.metrics.evaluation import evaluate_images, settings_for
 from objectseeker.metrics.image_set import restrict_images
 from objectseeker.metrics.metric import Metric
 from objectseeker.metrics.output_boxes import FALSE_POSITIVE, TRUE_POSITIVE
-from objectseeker.metrics.tally import SampledTally, Tally
+from objectseeker.metrics.tally import Tally
 from objectseeker.runs.run import open_run
 from objectseeker.text import to_markdown
 
@@ -38,8 +38,8 @@ def counts(tally: Tally, weights: np.ndarray, threat: ThreatModel, outcome: int,
     assert boxes is not None
     chosen = boxes.outcome == outcome
     if certified:
-        chosen &= boxes.certified[threat][PATCH_LOCATIONS.index("anywhere")]
-    return np.asarray(weights @ np.bincount(boxes.image[chosen], minlength=weights.shape[1]).astype(float))
+        chosen &= boxes.certified_at(threat, "anywhere")
+    return np.asarray(weights @ boxes.per_image(weights.shape[1], chosen))
 
 
 def precision(threat: ThreatModel, *, certified: bool) -> Values:
@@ -52,7 +52,7 @@ def precision(threat: ThreatModel, *, certified: bool) -> Values:
 
 def recall(threat: ThreatModel, *, certified: bool) -> Values:
     def values(tally: Tally, weights: np.ndarray) -> np.ndarray:
-        objects = SampledTally(tally, weights).objects
+        objects = weights @ tally.objects_per_image()
         return percent(counts(tally, weights, threat, TRUE_POSITIVE, certified=certified), objects)
 
     return values
@@ -109,7 +109,7 @@ def main() -> None:
         for name, one in metrics(threat).items()
     ]
     sizes = {
-        run: f"{len(tally.images)} images, {tally.objects.sum()} objects, {len(tally.boxes.image)} boxes"
+        run: f"{len(tally.ids)} images, {len(tally.objects.image)} objects, {len(tally.boxes.image)} boxes"
         for run, tally in tallies.items()
         if tally.boxes is not None
     }
@@ -126,7 +126,7 @@ def class_rows(tally: Tally, threat: ThreatModel) -> list[dict[str, str]]:
     names += ("precision, only certified", "recall, all boxes", "recall, only certified")  # type: ignore[assignment]
     known = metrics(threat)
     found = []
-    for label, objects in sorted(enumerate(np.bincount(tally.label).tolist()), key=lambda item: -item[1]):
+    for label, objects in sorted(enumerate(np.bincount(tally.objects.label).tolist()), key=lambda item: -item[1]):
         if objects:
             part = tally.of_classes([label])
             values = {name: known[name].value(part) for name in names}

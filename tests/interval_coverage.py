@@ -18,7 +18,7 @@ from objectseeker.core.threats import ThreatModel
 from objectseeker.gate.judge import Release, apply_policy
 from objectseeker.gate.policy import parse_policy
 from objectseeker.metrics.confidence_intervals import bootstrap_interval
-from objectseeker.metrics.tally import Tally
+from objectseeker.metrics.tally import ImageRows, ObjectRows, Tally
 
 # Images, share found, correlation within an image, objects per image.
 CASES = [
@@ -125,23 +125,27 @@ def _tally(objects: np.ndarray, certified: np.ndarray, false_positives: np.ndarr
     return Tally(
         names=("thing",),
         ids=tuple(map(str, range(images))),
-        images=none + 1,
-        flagged=none,
-        false_positives=false_positives,
-        spurious=none,
-        image=np.repeat(np.arange(images), objects),
-        objects=all_of,
-        number=np.arange(total),
-        label=0 * all_of,
-        box=np.zeros((total, 4)),
-        size=np.full(total, 0.1),
-        found=np.ones(total, np.bool_),
-        certified={threat: np.tile(certified, (4, 1))},
-        vacuous={threat: np.zeros((4, total), np.bool_)},
-        guaranteed={threat: none},
-        guaranteed_boxes={threat: none},
-        undefended=None,
-        defended=None,
+        images=ImageRows(
+            image=np.arange(images),
+            count=none + 1,
+            ignored=none,
+            flagged=none,
+            false_positives=false_positives,
+            spurious=none,
+            guaranteed={threat: none},
+            guaranteed_boxes={threat: none},
+        ),
+        objects=ObjectRows(
+            image=np.repeat(np.arange(images), objects),
+            count=all_of,
+            number=np.arange(total),
+            label=0 * all_of,
+            box=np.zeros((total, 4)),
+            size=np.full(total, 0.1),
+            found=np.ones(total, np.bool_),
+            certified={threat: np.tile(certified[:, None], 4)},
+            vacuous={threat: np.zeros((total, 4), np.bool_)},
+        ),
     )
 
 

@@ -27,7 +27,7 @@ from objectseeker.gate.policy import parse_policy
 from objectseeker.gate.release import read_detector_check
 from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate_images
 from objectseeker.metrics.slices import ImageTags
-from objectseeker.metrics.tally import SampledTally, tally_images
+from objectseeker.metrics.tally import tally_images
 
 FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.3)
 SETTINGS = EvaluationSettings.from_schedule(FOLLOW, Rule(base_threshold=0.3))
@@ -41,7 +41,7 @@ def policy_of(*requirements, start="bootstrap_samples = 200\nmax_boxes_per_image
 
 def measured(images, policy, attacks=(), settings=SETTINGS):
     request = replace(tally_request(policy, DEFENSE, attacks), settings=settings, rule=settings.rule)
-    return tally_images(images, VOCABULARY, request).tally
+    return tally_images(images, VOCABULARY, request)
 
 
 def gate_of(images, *requirements, baseline=None, **others):
@@ -112,11 +112,13 @@ def test_parts_of_a_run_are_joined_as_one(monkeypatch):
     whole = measured(images, policy)
     monkeypatch.setattr("objectseeker.metrics.image_set.IMAGES_AT_A_TIME", 2)
     parts = measured(images, policy)
-    for name in ("image", "number", "label", "box", "size", "found", "flagged", "false_positives"):
-        assert np.array_equal(getattr(whole, name), getattr(parts, name))
-    assert np.array_equal(whole.defended.total().true_positives, parts.defended.total().true_positives)
-    (threat,) = whole.certified
-    assert np.array_equal(whole.certified[threat], parts.certified[threat])
+    for table in ("images", "objects"):
+        one, other = (getattr(tally, table).columns() for tally in (whole, parts))
+        assert one.keys() == other.keys()
+        for name, column in one.items():
+            assert np.array_equal(column, other[name])
+    assert whole.objects.certified
+    assert np.array_equal(whole.curve("defended").true_positives, parts.curve("defended").true_positives)
 
 
 def test_a_sample_has_the_figure_of_its_images():
@@ -179,7 +181,7 @@ def test_a_sample_with_more_boxes_than_the_policy_allows_counts_its_own():
     images = found_everywhere(60)
     policy = policy_of(CERTIFIED.format("over", "80 %"))
     tally = measured(images, policy)
-    crowded = replace(tally, image=np.zeros(60, np.int64))
+    crowded = replace(tally, objects=replace(tally.objects, image=np.zeros(60, np.int64)))
     (result,) = apply_policy(policy, Release(defense=DEFENSE, measurements=crowded), {}).results
     share = 1 - 0.025 ** (1 / 1)
     assert result.with_unseen == pytest.approx(100 * (1 - share) * 60 / ((1 - share) * 60 + share * 60), abs=1e-5)
@@ -188,12 +190,11 @@ def test_a_sample_with_more_boxes_than_the_policy_allows_counts_its_own():
 def test_unseen_images_lower_clean_recall_as_much_as_any_division_of_their_objects_over_classes_could():
     images = [replace(one, id=str(n)) for n, one in enumerate(evaluation_cases.noisy(3, 8))]
     tally = measured(images, policy_of('metric = "clean_recall"\nat_least = "1 %"')).of_images_with_objects()
-    sample = SampledTally(tally, np.ones((1, len(tally.images))))
-    objects, found = sample.objects_per_class[0], sample.found_per_class[0]
+    objects, found = (tally.objects_per_class(holds).sum(axis=0) for holds in (None, tally.objects.found))
     objects, found = objects[objects > 0], found[objects > 0]
     assert len(objects) == 2
     share, boxes = 0.05, 40
-    mean = (1 - share) * objects / len(tally.images)
+    mean = (1 - share) * objects / len(tally.ids)
     divided = np.linspace(0, share * boxes, 2001)
     lost = [
         (100 * f / o * m / (m + x)) for f, o, m, x in zip(found, objects, mean, (divided, divided[::-1]), strict=True)
@@ -396,4 +397,4 @@ def test_equal_releases_have_equal_verdicts_to_the_last_digit():
     asked = [CERTIFIED.format("close", "30 %"), 'metric = "clean_ap50_loss"\nat_most = "3 points"']
     first, second = (gate_of(images, *asked).to_dict() for _ in range(2))
     assert first == second
-    assert ThreatModel(area=0.01) not in measured(images, policy_of(*asked)).certified  # T is always a number
+    assert ThreatModel(area=0.01) not in measured(images, policy_of(*asked)).objects.certified  # T is always a number

@@ -10,7 +10,7 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, no
 
 from objectseeker import Defense, Halves, ObjectSeekerError, Rule
 from objectseeker.metrics import ImageSet, SearchSpace, SearchSpec, ThreatModel, evaluate_images, tune_images
-from objectseeker.metrics.comparison import MeasuredRun, _difference, compare, cross_tune, same_objects
+from objectseeker.metrics.comparison import MeasuredRun, _difference, compare, cross_tune
 from objectseeker.metrics.evaluation import FABRICATION_ROWS, evaluation_metrics
 from objectseeker.metrics.image_set import split_images
 
@@ -73,8 +73,8 @@ class TestDifferences:
             ),
         ]
         one, other = (evaluate_images(some, VOCABULARY, PAPER).tally for some in (images, fewer))
-        assert same_objects(one, one)
-        assert not same_objects(one, other)
+        assert one.has_objects_of(one)
+        assert not one.has_objects_of(other)
 
 
 class TestCrossTuned:

@@ -180,7 +180,7 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
     rule = Rule(base_threshold=0.4567, mask_threshold=0.654321, filter_ioa=0.6)
     own = dataclasses.replace(curve, rule=rule, clean_recall=None)
     found = evaluate_images(images, VOCABULARY, own)
-    assert found.defended.point.rule == own.rule_at(0.4567) == rule
+    assert found.defended.rule == own.rule_at(0.4567) == rule
     assert own.rule_at(0.4) == own.threshold_schedule.rule(rule, 0.4)
     assert found.defended.ap50 == evaluate_images(images, VOCABULARY, curve).defended.ap50
     output = [rule.prune(one.observation) for one in images]
@@ -196,7 +196,7 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
     assert (content["defended"]["base_threshold"], content["defended"]["mask_threshold"]) == (0.4567, 0.654321)
 
     asked = evaluate_images(images, VOCABULARY, dataclasses.replace(own, base_threshold=0.333))
-    assert asked.defended.point.rule == own.threshold_schedule.rule(rule, 0.333)
+    assert asked.defended.rule == own.threshold_schedule.rule(rule, 0.333)
     assert asked.to_dict()["operating_point"]["selected_by"] == "base_threshold"
     with pytest.raises(
         ObjectSeekerError, match=r"at most one operating point is possible: got clean_recall=0\.8, base_threshold=0\.3"
@@ -232,7 +232,7 @@ def test_a_clean_recall_that_nobody_asked_for_gives_way_to_the_highest():
     assert (found.defended.clean_recall, found.defended.base_threshold) == (50, 0.9)
     assert found.caveats == ["clean recall 90% is not reached: measured at the highest that is, 50.0 %"]
     asked = evaluate_images([max_unseen_share], VOCABULARY, changed(PAPER, clean_recall=0.9))
-    assert asked.defended.point is None
+    assert asked.defended.rule is None
     assert asked.caveats == ["clean recall 90% is not reached, at most 50.0 %: lower --clean-recall"]
     assert evaluate_images([max_unseen_share], VOCABULARY, changed(default, clean_recall=0.5)).caveats == []
 
@@ -259,7 +259,7 @@ def test_the_joint_certificate_is_the_sum_of_those_of_the_images(evidence_alpha,
     images = noisy(3, 5) + run(5, 5)
     settings = EvaluationSettings.from_schedule(follow, Rule(base_threshold=0.3), clean_recall=clean_recall)
     found = evaluate_images(images, VOCABULARY, settings)
-    point = found.defended.point
+    point = found.defended
     joint = [
         point.rule.certify_jointly(
             image.observation,

@@ -90,7 +90,7 @@ def test_a_share_that_is_met_exactly_is_met():
 def test_what_is_never_reached_is_said_and_not_made_up():
     always = image([(0, 0, 9, 9, 1.0, 0)], [(50, 50, 60, 60, 0)])
     found = evaluate_images([always], VOCABULARY, at(changed(PAPER, clean_recall=None), 0.5))
-    assert (found.defended.point, found.undefended.point) == (None, None)
+    assert (found.defended.rule, found.undefended.point) == (None, None)
     assert found.caveats == [
         "at most 0.5 false positives per image cannot be reached: there are 1 even at the highest base_threshold, "
         "0.99; allow more with --fppi"
@@ -145,5 +145,5 @@ def test_several_processes_give_the_same_to_the_last_bit():
     alone = evaluate_images(images, VOCABULARY, settings)
     shared = evaluate_images(images, VOCABULARY, settings, processes=2, on_image=lambda: seen.append(1))
     assert repr(shared.to_dict()) == repr(alone.to_dict())
-    assert shared.defended.point.remaining == alone.defended.point.remaining > 0
+    assert shared.defended.remaining == alone.defended.remaining > 0
     assert len(seen) == 2 * len(images)

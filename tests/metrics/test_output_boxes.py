@@ -11,7 +11,7 @@ from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import metric
 from objectseeker.metrics.evaluation import FABRICATION_ROWS, evaluate_images
-from objectseeker.metrics.output_boxes import SUPPORT_FITS, SUPPORT_THRESHOLDS, BoxTally, tune_support
+from objectseeker.metrics.output_boxes import SUPPORT_FITS, SUPPORT_THRESHOLDS, BoxRows, tune_support
 from objectseeker.metrics.settings import EvaluationSettings
 
 RULE = Rule(base_threshold=0.3, mask_threshold=0.5, support_threshold=0.25, support_overlap=0.15)
@@ -163,7 +163,7 @@ def test_what_nobody_requests_is_not_computed_and_nothing_else_depends_on_it(ima
 
 def test_sums_keep_the_shares_and_lose_the_ranks(evaluation):
     summed = evaluation.tally.summed()
-    assert isinstance(summed.boxes, BoxTally)
+    assert isinstance(summed.boxes, BoxRows)
     for share in (metric.certified_true_positives, metric.certified_false_positives):
         one = share(THREAT, "far")
         assert one.value(summed) == pytest.approx(one.value(evaluation.tally))

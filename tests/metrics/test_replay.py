@@ -129,7 +129,7 @@ def test_an_own_rule_below_its_base_threshold_is_evaluated_as_it_is():
         images, VOCABULARY, EvaluationSettings(rule=rule, threshold_schedule=ThresholdSchedule.from_rule(rule))
     )
     assert len(rule.prune(images[0].observation)) == 1
-    assert (found.defended.clean_recall, found.defended.base_threshold, found.defended.mask_threshold) == (
+    assert (found.defended.clean_recall, found.defended.base_threshold, found.defended.rule.mask_threshold) == (
         100,
         0.5,
         0.3,

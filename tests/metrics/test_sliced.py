@@ -22,14 +22,14 @@ from objectseeker.metrics.tally import TallyRequest, tally_images
 
 IMAGES = noisy(4, 6)
 TAGS = ImageTags({"weather": ("rain", "sun", "rain", "", "sun", "rain"), "camera": ("1",) * 6})
-POINT = evaluate_images(IMAGES, VOCABULARY, EVIDENCE).defended.point
-assert POINT is not None
-OWN = dataclasses.replace(EVIDENCE, rule=POINT.rule, clean_recall=None)
+RULE = evaluate_images(IMAGES, VOCABULARY, EVIDENCE).defended.rule
+assert RULE is not None
+OWN = dataclasses.replace(EVIDENCE, rule=RULE, clean_recall=None)
 
 
 def measured(slices, images=IMAGES, tags=TAGS):
     request = TallyRequest(settings=OWN, rule=OWN.rule, threats=(OWN.threat,), joint_threats=(OWN.threat,))
-    return measure_slices(tally_images(images, VOCABULARY, request).tally, tags, slices, OWN.threat)
+    return measure_slices(tally_images(images, VOCABULARY, request), tags, slices, OWN.threat)
 
 
 @pytest.fixture(scope="module")

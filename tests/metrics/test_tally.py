@@ -8,12 +8,12 @@ from objectseeker import ObjectSeekerError
 from objectseeker.cli._evaluation_tables import caveats
 from objectseeker.core import boxes as core_boxes
 from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, ThreatModel, evaluate_images
-from objectseeker.metrics.average_precision import NO_BOXES, CurveTally, tally_curve, undefended_curve
+from objectseeker.metrics.average_precision import defended_curve, undefended_curve
 from objectseeker.metrics.confidence_intervals import exact_interval, resampled
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.evaluation import evaluation_metrics
 from objectseeker.metrics.slices import NO_TAGS, measure_slices
-from objectseeker.metrics.tally import TallyRequest, count_spurious, tally_images
+from objectseeker.metrics.tally import Tally, TallyRequest, count_spurious, tally_images
 
 OF_RANKS = ("defended.output_ap50", "defended.ranked_ap50")  # need every box, so sums have none
 
@@ -30,7 +30,7 @@ def value_in(answer, name):
 def test_every_metric_of_a_sample_is_that_of_the_sample_as_a_run(images, settings):
     whole = evaluate_images(images, VOCABULARY, settings)
     own = changed(settings, clean_recall=None)
-    own = type(own)(rule=whole.defended.point.rule, threshold_schedule=own.threshold_schedule, threat=own.threat)
+    own = type(own)(rule=whole.defended.rule, threshold_schedule=own.threshold_schedule, threat=own.threat)
     found = evaluate_images(images, VOCABULARY, own, fabrication=True)
     metrics = evaluation_metrics(found)
     assert set(found.intervals) == set(metrics)
@@ -58,8 +58,8 @@ def test_a_class_without_objects_in_the_sample_does_not_count():
         image([], [(10, 10, 40, 40, 0)]),
         image([], [(10, 10, 40, 40, 1)]),
     ]
-    counts = tally_curve(ImageSet.from_images(images, VOCABULARY), BASE_THRESHOLDS, [NO_BOXES] * len(BASE_THRESHOLDS))
-    (curve,) = counts.sampled(np.array([[1.0, 1, 1], [2, 1, 0], [0, 0, 0]]))
+    tally = tally_images(images, VOCABULARY, TallyRequest(settings=PAPER, curves=True))
+    (curve,) = tally.curves("undefended", np.array([[1.0, 1, 1], [2, 1, 0], [0, 0, 0]]))
     assert curve.ap50_of_samples() == pytest.approx([25, 200 / 3, np.nan], nan_ok=True)
     assert curve.clean_recall[0] == pytest.approx([25, 200 / 3, np.nan], nan_ok=True)
 
@@ -68,8 +68,8 @@ def test_the_sum_of_all_images_has_the_same_metrics():
     images = run(7, 12, generous=1.0)
     found = evaluate_images(images, VOCABULARY, EVIDENCE, fabrication=True)
     summed = found.tally.summed()
-    assert len(summed.images) == 1
-    assert summed.objects.sum() == len(found.tally.label) > len(summed.label)
+    assert len(summed.ids) == 1
+    assert summed.objects.count.sum() == len(found.tally.objects.label) > len(summed.objects.label)
     for name, metric in evaluation_metrics(found).items():
         if name in OF_RANKS:
             assert np.isnan(metric.value(summed))
@@ -77,23 +77,22 @@ def test_the_sum_of_all_images_has_the_same_metrics():
             assert metric.value(summed) == pytest.approx(metric.value(found.tally), nan_ok=True), name
     for location in ("far", "anywhere"):
         threat = EVIDENCE.threat
-        assert summed.vacuous_count(threat, location) == found.tally.vacuous_count(threat, location)
+        assert summed.objects.vacuous_count(threat, location) == found.tally.objects.vacuous_count(threat, location)
 
 
 def test_a_large_run_keeps_sums_only(monkeypatch):
     images = noisy(4, 9)
     small = evaluate_images(images, VOCABULARY, EVIDENCE)
     monkeypatch.setattr("objectseeker.metrics.image_set.IMAGES_AT_A_TIME", 2)
-    request = TallyRequest(settings=EVIDENCE, rule=small.defended.point.rule, threats=(EVIDENCE.threat,), curves=True)
+    request = TallyRequest(settings=EVIDENCE, rule=small.defended.rule, threats=(EVIDENCE.threat,), curves=True)
     large = tally_images(images, VOCABULARY, request, max_images=8)
-    assert not large.per_image
-    assert len(large.tally.images) == 1
-    assert large.tally.images.sum() == 9
+    assert len(large.ids) == 1
+    assert large.images.count.sum() == 9
     for name in ("ap50", "clean_recall", "fppi"):
         metric = evaluation_metrics(small)[f"defended.{name}"]
-        assert metric.value(large.tally) == pytest.approx(metric.value(small.tally))
+        assert metric.value(large) == pytest.approx(metric.value(small.tally))
     with pytest.raises(ObjectSeekerError, match="slices need a tally per image"):
-        measure_slices(large.tally, NO_TAGS, ["size"], EVIDENCE.threat)
+        measure_slices(large, NO_TAGS, ["size"], EVIDENCE.threat)
 
 
 def test_an_evaluation_of_too_many_images_has_metrics_without_intervals_and_says_so(monkeypatch):
@@ -110,49 +109,53 @@ def test_an_evaluation_of_too_many_images_has_metrics_without_intervals_and_says
     assert "9 images are too many to keep a tally of each" in " ".join(caveats(large))
 
 
+def tallied(images):
+    return tally_images(images, VOCABULARY, TallyRequest(settings=EVIDENCE, curves=True))
+
+
 def test_curves_of_parts_join_and_some_images_and_classes_can_be_taken():
     images = noisy(6, 7)
-    settings = EVIDENCE
-    scene = ImageSet.from_images(images, VOCABULARY)
 
-    def counts_of(part):
-        defended = DefendedImageSet.from_settings(part, settings)
-        rules = [settings.on_curve(score) for score in BASE_THRESHOLDS.tolist()]
-        return tally_curve(part, BASE_THRESHOLDS, defended.recovered_in_dataset(rules))
-
-    def same(one, other):
+    def same(tally, other):
+        one, other = tally.curve("defended"), other.curve("defended")
         return all(
             np.array_equal(getattr(one, name), getattr(other, name))
             for name in ("true_positives", "false_positives", "objects")
         )
 
-    whole, parts = (
-        counts_of(scene),
-        [ImageSet.from_part(images[:3], VOCABULARY), ImageSet.from_part(images[3:], VOCABULARY)],
-    )
-    assert same(CurveTally.concatenate([counts_of(part) for part in parts]).total(), whole.total())
-    assert same(whole.of_images(np.array([5, 1])).total(), counts_of(scene.subset([5, 1])).total())
-    assert same(whole.summed().total(), whole.total())
-    one = whole.of_classes([1]).total()
-    assert np.array_equal(one.true_positives[:, 0], whole.total().true_positives[:, 1])
+    whole, parts = tallied(images), [tallied(images[:3]), tallied(images[3:])]
+    rules = [EVIDENCE.on_curve(score) for score in BASE_THRESHOLDS.tolist()]
+    scene = ImageSet.from_images(images, VOCABULARY)
+    recovered = DefendedImageSet.from_settings(scene, EVIDENCE).recovered_in_dataset(rules)
+    expected, curve = defended_curve(scene, BASE_THRESHOLDS, recovered), whole.curve("defended")
+    for name in ("true_positives", "false_positives", "objects"):
+        assert np.array_equal(getattr(curve, name), getattr(expected, name))
+    assert same(Tally.concatenate(parts), whole)
+    assert same(whole.of_images(np.array([5, 1])), tallied([images[5], images[1]]))
+    assert same(whole.summed(), whole)
+    one = whole.of_classes([1]).curve("defended")
+    assert np.array_equal(one.true_positives[:, 1], curve.true_positives[:, 1])
+    assert not one.objects[0]
+    assert not one.true_positives[:, 0].any()
     for row in (0, 37, 99):
-        at_row = whole.at_row(row).total()
+        (at_row,) = whole.curves("defended", np.ones((1, 7)), row)
         assert at_row.base_thresholds.tolist() == [BASE_THRESHOLDS[row]]
-        assert np.array_equal(at_row.true_positives[0], whole.total().true_positives[row])
-        assert np.array_equal(at_row.false_positives[0], whole.total().false_positives[row])
+        assert np.array_equal(at_row.true_positives[0, 0], curve.true_positives[row])
+        assert np.array_equal(at_row.false_positives[0, 0], curve.false_positives[row])
 
 
 def test_samples_are_the_same_a_few_at_a_time(monkeypatch):
-    scene = ImageSet.from_images(run(5, 6, generous=1.0), VOCABULARY)
-    counts = tally_curve(scene, BASE_THRESHOLDS, [NO_BOXES] * len(BASE_THRESHOLDS))
+    images = run(5, 6, generous=1.0)
+    tally = tallied(images)
     (weights,) = resampled(6, 30, 1)
-    (expected,) = counts.sampled(weights)
+    (expected,) = tally.curves("undefended", weights)
     monkeypatch.setattr(core_boxes, "MAX_CELLS", 500)
-    several = list(counts.sampled(weights))
+    several = list(tally.curves("undefended", weights))
     assert len(several) > 3
     ap50 = np.concatenate([curve.ap50_of_samples() for curve in several])
     assert np.array_equal(ap50, expected.ap50_of_samples(), equal_nan=True)
-    assert counts.total().mean_ap50 == undefended_curve(scene).mean_ap50
+    scene = ImageSet.from_images(images, VOCABULARY)
+    assert tally.curve("undefended").mean_ap50 == undefended_curve(scene).mean_ap50
 
 
 def test_spurious_boxes_overlap_no_object_of_their_class():

@@ -42,7 +42,7 @@ def test_what_is_reported_is_what_evaluation_says_of_each_half(images, tuning):
     for index, half in zip(split_images(IMAGES, 2, 1), ("search_split", "held_out_split"), strict=True):
         part = [images[i] for i in index]
         for tuned in rules_of(tuning).values():
-            point = tuned.search_split.outcome.point
+            point = tuned.search_split.outcome
             fixed = dataclasses.replace(tuned.search_split.settings, rule=point.rule, clean_recall=None, fppi=None)
             row, table = getattr(tuned, half).to_dict(), evaluated(part, fixed)
             assert row["ap50"] == table["defended"]["ap50"]
@@ -167,9 +167,9 @@ def test_a_defense_is_made_of_what_was_chosen(images, tuning):
     best = tuning.best.search_split
     rule, follow = tuning.best.rule, best.schedule
     assert (rule.base_threshold, rule.mask_threshold, rule.evidence_threshold) == (
-        best.outcome.base_threshold,
-        best.outcome.mask_threshold,
-        best.outcome.evidence_threshold,
+        best.outcome.rule.base_threshold,
+        best.outcome.rule.mask_threshold,
+        best.outcome.rule.evidence_threshold,
     )
     defense = Defense(
         detector="builtin", rule=rule, threshold_schedule=follow
@@ -217,7 +217,7 @@ def test_the_held_out_half_judges_the_rule_that_was_found():
     found = tune_images(
         order, VOCABULARY, SearchSpec(mask_floor=0.1, rule_kinds=("paper",), losses=(), clean_recall=0.9)
     )
-    searched, held_out = found.best.search_split.outcome.point, found.best.held_out_split.outcome.point
+    searched, held_out = found.best.search_split.outcome, found.best.held_out_split.outcome
     assert searched.rule == held_out.rule == found.best.rule
     why = "on the half that was not searched the rule reaches a clean recall of 50.0 % instead of 90 %"
     assert found.broken_promise == found.best.to_dict()["broken_promise"] == why

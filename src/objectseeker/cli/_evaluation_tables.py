@@ -92,7 +92,7 @@ def title_of(found: Evaluation) -> str:
 def explain(found: Evaluation) -> list[str]:
     """The definitions, and the rule and the threat in full."""
     settings = found.settings
-    rule = settings.rule if found.defended.point is None else found.defended.point.rule
+    rule = found.defended.rule or settings.rule
     threshold = rule.resolve_threshold(settings.threat.certification_threshold)
     threat = settings.threat
     values = [f"{name}={value}" for name, value in rule.settings().items() if value is not None]

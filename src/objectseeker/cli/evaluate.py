@@ -168,7 +168,7 @@ def evaluate(
         threshold = chosen.rule.resolve_threshold(model.certification_threshold)
         under_attack = read_recall(attacked, deployed, model.patches(), certification_threshold=threshold)
     rows = []
-    if requested and found.defended.point is not None:
+    if requested and found.defended.rule is not None:
         rows = measure_slices(found.tally, tagged, requested, model)
     certificates = None if criteria is None else usable_tracks(run, found.tracks, tracks)
     if out is not None:

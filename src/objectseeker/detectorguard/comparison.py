@@ -313,7 +313,7 @@ def _objectseeker_rows(rule: str, image_set: ImageSet, settings: EvaluationSetti
                 clean_recall=defended.clean_recall,
                 false_alerts=defended.alerts,
                 false_alert_rate=evaluation.false_alert_rate,
-                certified_recall=None if defended.point is None else defended.certified_recall(),
+                certified_recall=None if defended.rule is None else defended.certified_recall(),
                 vacuous_far=defended.vacuous_far,
             )
         )

@@ -277,24 +277,25 @@ def _images_csv(run: Run) -> str:
 def _certificates_csv(measurements: Tally) -> str:
     """List every counted object with its certificates against every required patch."""
     rows: list[dict[str, str]] = []
-    locations = max((threat.locations for threat in measurements.certified), key=len, default=PATCH_LOCATIONS)
-    for threat, certified in measurements.certified.items():
+    objects = measurements.objects
+    locations = max((threat.locations for threat in objects.certified), key=len, default=PATCH_LOCATIONS)
+    for threat, certified in objects.certified.items():
         patch = {"patch_area": repr(threat.area), "patch_aspect": repr(threat.aspect), "patch_count": str(threat.count)}
-        vacuous = measurements.vacuous[threat][PATCH_LOCATIONS.index("far")]
-        for n, box in enumerate(measurements.box.tolist()):
+        vacuous = objects.vacuous[threat][:, PATCH_LOCATIONS.index("far")]
+        for n, box in enumerate(objects.box.tolist()):
             corners = {name: repr(value) for name, value in zip(("x1", "y1", "x2", "y2"), box, strict=True)}
             rows.append(
                 {
-                    "image": measurements.ids[measurements.image[n]],
-                    "object": str(measurements.number[n]),
-                    "class": measurements.names[measurements.label[n]],
+                    "image": measurements.ids[objects.image[n]],
+                    "object": str(objects.number[n]),
+                    "class": measurements.names[objects.label[n]],
                     **corners,
                     **patch,
                     "certification_threshold": repr(threat.certification_threshold),
                     **dict.fromkeys(locations, ""),
-                    **{name: str(bool(certified[place, n])) for place, name in enumerate(threat.locations)},
+                    **{name: str(bool(certified[n, place])) for place, name in enumerate(threat.locations)},
                     "vacuous_far": str(bool(vacuous[n])),
-                    "detected": str(bool(measurements.found[n])),
+                    "detected": str(bool(objects.found[n])),
                 }
             )
     return to_csv(rows)

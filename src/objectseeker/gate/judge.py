@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.core.threats import ALL_LOCATIONS, Patch, ThreatModel
+from objectseeker.core.threats import Patch, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.detectors.check import DetectorCheck
 from objectseeker.errors import ObjectSeekerError
@@ -333,8 +333,8 @@ def _slice_result(
             unseen = UnseenImages(partial(worst, tally), _most_boxes(requirement, tally), requirement, policy)
     vacuous = 0
     if requirement.metric == "certified_recall":
-        vacuous = tally.vacuous_count(requirement.threat, requirement.location)
-    result = _decide(requirement, interval, len(tally.ids), len(tally.label), unseen)
+        vacuous = tally.objects.vacuous_count(requirement.threat, requirement.location)
+    result = _decide(requirement, interval, len(tally.ids), len(tally.objects.image), unseen)
     examples = tuple(_failure_examples(requirement, tally))
     return replace(result, slice=name, vacuous=vacuous, failure_examples=examples)
 
@@ -372,7 +372,8 @@ def _most_boxes(requirement: Requirement, tally: Tally) -> int:
     if requirement.metric in BOX_METRICS:
         assert tally.boxes is not None
         return int(np.bincount(tally.boxes.image).max(initial=1))
-    per_image = tally.false_positives if requirement.metric == "fppi" else np.bincount(tally.image)
+    images = tally.images
+    per_image = images.false_positives if requirement.metric == "fppi" else np.bincount(tally.objects.image)
     return int(per_image.max(initial=1))
 
 
@@ -529,34 +530,34 @@ def _worst_images(tally: Tally, count: Ints) -> list[FailureExample]:
 
 def _failure_examples(requirement: Requirement, measurements: Tally) -> list[FailureExample]:
     """Return the largest objects that fail the requirement, or the images with most boxes that do."""
-    location = ALL_LOCATIONS.index(requirement.location)
     if requirement.metric in BOX_METRICS:
         boxes = measurements.boxes
         assert boxes is not None
-        certified = boxes.certified[requirement.threat][location]
+        certified = boxes.certified_at(requirement.threat, requirement.location)
         if requirement.metric == "certified_true_positives":
             fails = (boxes.outcome == TRUE_POSITIVE) & ~certified
         else:
             fails = (boxes.outcome == FALSE_POSITIVE) & certified
         return _worst_images(measurements, np.bincount(boxes.image[fails], minlength=len(measurements.ids)))
     if requirement.metric == "false_alert_rate":
-        return _worst_images(measurements, measurements.flagged * 1)
+        return _worst_images(measurements, measurements.images.flagged * 1)
     if requirement.metric == "fppi":
-        return _worst_images(measurements, measurements.false_positives + measurements.flagged)
+        return _worst_images(measurements, measurements.images.false_positives + measurements.images.flagged)
     if requirement.metric == "joint_certified_recall":
-        objects = np.bincount(measurements.image, minlength=len(measurements.ids))
-        return _worst_images(measurements, objects - measurements.guaranteed[requirement.threat])
-    holds: Bools = measurements.found
+        remaining = measurements.images.guaranteed[requirement.threat]
+        return _worst_images(measurements, measurements.objects_per_image().astype(np.int64) - remaining)
+    objects = measurements.objects
+    holds: Bools = objects.found
     if requirement.metric == "certified_recall":
-        holds = measurements.certified[requirement.threat][location]
+        holds = objects.certified_at(requirement.threat, requirement.location)
     missed = np.flatnonzero(~holds)
-    worst = missed[np.argsort(-measurements.size[missed], kind="stable")[:MAX_EXAMPLES]]
+    worst = missed[np.argsort(-objects.size[missed], kind="stable")[:MAX_EXAMPLES]]
     return [
         FailureExample(
-            measurements.ids[measurements.image[n]],
-            int(measurements.number[n]),
-            measurements.names[measurements.label[n]],
-            tuple(measurements.box[n].tolist()),
+            measurements.ids[objects.image[n]],
+            int(objects.number[n]),
+            measurements.names[objects.label[n]],
+            tuple(objects.box[n].tolist()),
         )
         for n in worst.tolist()
     ]
@@ -572,11 +573,7 @@ def _common_images(measurements: Tally, baseline: Tally) -> tuple[Ints, Ints]:
             "dataset"
         )
     in_run, in_baseline = (np.array(column, np.int64) for column in zip(*both, strict=True))
-    first, second = measurements.of_images(in_run), baseline.of_images(in_baseline)
-    same = first.names == second.names and all(
-        np.array_equal(getattr(first, name), getattr(second, name)) for name in ("image", "label", "box")
-    )
-    if not same:
+    if not measurements.of_images(in_run).has_objects_of(baseline.of_images(in_baseline)):
         raise ObjectSeekerError(
             "the baseline has other objects on the same images: compare runs of one dataset by detectors that know "
             "the same of its classes"
@@ -586,7 +583,8 @@ def _common_images(measurements: Tally, baseline: Tally) -> tuple[Ints, Ints]:
 
 def _object_numbers(measurements: Tally) -> dict[tuple[Any, ...], int]:
     """Return the index of every object of a run by image, class and box, as attack.json names them."""
-    columns = (measurements.image.tolist(), measurements.label.tolist(), measurements.box.tolist())
+    objects = measurements.objects
+    columns = (objects.image.tolist(), objects.label.tolist(), objects.box.tolist())
     return {
         (measurements.ids[image], measurements.names[label], *box): n
         for n, (image, label, box) in enumerate(zip(*columns, strict=True))
@@ -602,7 +600,7 @@ def _refuted(release: Release) -> list[str]:
     measurements, refuted = release.measurements, []
     objects = _object_numbers(measurements)
     for attack in release.attacks:
-        certified = measurements.certified[attack.threat][ALL_LOCATIONS.index(attack.patch.location)]
+        certified = measurements.objects.certified_at(attack.threat, attack.patch.location)
         for row in attack.rows:
             n = objects.get(_row_key(row))
             proven = n is not None and bool(certified[n])

@@ -67,7 +67,7 @@ def judge_release(files: ReleaseFiles, on_image: Callable[[], None] = lambda: No
         request = tally_request(policy, defense, attacks)
         if request.curves:  # AP50 is measured along the whole curve of the rule
             run.require_scores(lowest_masked=request.settings.min_mask_score)
-        return tally_images(run.images(), run.label_map, request, max_images=None, on_image=on_image).tally
+        return tally_images(run.images(), run.label_map, request, max_images=None, on_image=on_image)
 
     baseline = None
     if files.baseline is not None and files.baseline_defense is not None:

@@ -85,13 +85,12 @@ class CertifiedRecall:
             rule=rule, threshold_schedule=ThresholdSchedule.from_rule(rule), threat=self.threat
         )
         evaluation = evaluate_images(self._images, self.model.label_map, settings, intervals=False)
-        point = evaluation.defended.point
-        assert point is not None  # a rule is its own operating point
-        recall = evaluation.defended.certified_recall()
+        found = evaluation.defended
+        recall = found.certified_recall()
         shares: dict[str, Any] = {f"certified_recall_{location}": share for location, share in recall.items()}
-        shares |= {"joint_certified_recall": point.joint_certified_recall, "clean_recall": point.clean_recall}
+        shares |= {"joint_certified_recall": found.joint_certified_recall, "clean_recall": found.clean_recall}
         defined = {name: float(value) / 100 for name, value in shares.items() if value is not None}
-        return defined | {"objects": evaluation.objects, "vacuous_far": point.vacuous_far()}
+        return defined | {"objects": evaluation.objects, "vacuous_far": found.vacuous_far or 0}
 
     def _objects(self, ground_truth: Any) -> Detections:
         """Return ground truth of the detector's classes, with labels into the label map's dataset names."""

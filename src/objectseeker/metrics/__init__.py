@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from objectseeker.core.threats import PATCH_LOCATIONS, ThreatModel
 from objectseeker.metrics.ap_search import SearchSpec, tune_images
-from objectseeker.metrics.evaluation import DefendedOutcome, Evaluation, evaluate, evaluate_images
+from objectseeker.metrics.defended_images import DefendedOutcome
+from objectseeker.metrics.evaluation import Evaluation, evaluate, evaluate_images
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.object_certificates import ObjectCertificate, certify_images
 from objectseeker.metrics.search import SearchSpace, TunedRule, Tuning

@@ -23,8 +23,7 @@ from objectseeker.core.threats import ALL_LOCATIONS, Patch, PatchLocation, Threa
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.metrics.average_precision import Curve, undefended_curve
-from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
-from objectseeker.metrics.evaluation import DefendedOutcome
+from objectseeker.metrics.defended_images import DefendedImageSet, DefendedOutcome, operating_row_of
 from objectseeker.metrics.image_set import ImageSet, process_pool, restrict_images, split_images
 from objectseeker.metrics.search import (
     LABELED_SPACE,
@@ -93,7 +92,7 @@ class Trial:
     @property
     def rule(self) -> PruningRule:
         """Return the rule at the operating point."""
-        return self.settings.rule if self.outcome.point is None else self.outcome.point.rule
+        return self.outcome.rule or self.settings.rule
 
     @property
     def schedule(self) -> ThresholdSchedule:
@@ -135,12 +134,12 @@ class Trial:
     @property
     def fppi_warning(self) -> str | None:
         """Return a sentence on a clean recall that costs too many false positives."""
-        point = self.outcome.point
-        if point is None or point.fppi <= MAX_USUAL_FPPI or self.settings.fppi is not None:
+        outcome = self.outcome
+        if outcome.fppi is None or outcome.fppi <= MAX_USUAL_FPPI or self.settings.fppi is not None:
             return None
         return (
-            f"{describe_point(self.settings)} needs a base threshold of {point.rule.base_threshold:g} with "
-            f"{point.fppi:.0f} false positives per image: ask for a lower clean_recall, or for fppi=1"
+            f"{describe_point(self.settings)} needs a base threshold of {outcome.base_threshold:g} with "
+            f"{outcome.fppi:.0f} false positives per image: ask for a lower clean_recall, or for fppi=1"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -420,9 +419,9 @@ class SettingsScorer:
 
     def of_rule(self, settings: EvaluationSettings, found: Trial) -> Trial:
         """By the full protocol, at the rule that was found on other images."""
-        assert found.outcome.point is not None  # otherwise it would not have been chosen
+        assert found.outcome.rule is not None  # otherwise it would not have been chosen
         defended = self._shared(settings)
-        point = defended.at(settings, found.outcome.point.rule)
+        point = defended.at(settings, found.outcome.rule)
         trial = self._trial(settings, defended.curve(settings), point)
         return replace(trial, undefended_clean_recall=self._undefended_clean_recall)
 
@@ -436,7 +435,9 @@ class SettingsScorer:
             return self._trial(settings, curve, self._at_undefended(settings, defended))
         return self._trial(settings, curve, self._between(settings, defended, curve))
 
-    def _between(self, settings: EvaluationSettings, defended: DefendedImageSet, curve: Curve) -> OperatingPoint | None:
+    def _between(
+        self, settings: EvaluationSettings, defended: DefendedImageSet, curve: Curve
+    ) -> DefendedOutcome | None:
         """The operating point among the base_thresholds next to that of a coarse curve.
 
         False positives may be too many between two points of the coarse curve, too: that is for `full`.
@@ -460,7 +461,7 @@ class SettingsScorer:
         curve = trial.outcome.curve if self._undefended is None else self._undefended
         return operating_row_of(trial.settings, curve) is not None
 
-    def _at_undefended(self, settings: EvaluationSettings, defended: DefendedImageSet) -> OperatingPoint | None:
+    def _at_undefended(self, settings: EvaluationSettings, defended: DefendedImageSet) -> DefendedOutcome | None:
         """Return the point where the undefended detector reaches the clean recall."""
         assert self._undefended is not None
         row = self._undefended.row_at_recall(self._search.recall)
@@ -475,8 +476,8 @@ class SettingsScorer:
         row = operating_row_of(self._search.settings(), curve)
         return None if row is None else float(curve.clean_recall[row])
 
-    def _trial(self, settings: EvaluationSettings, curve: Curve, point: OperatingPoint | None) -> Trial:
-        outcome = DefendedOutcome(settings, curve, point)
+    def _trial(self, settings: EvaluationSettings, curve: Curve, point: DefendedOutcome | None) -> Trial:
+        outcome = replace(DefendedOutcome(settings=settings, curve=curve) if point is None else point, curve=curve)
         locations = self._search.locations
         certified = [outcome.certified_recall()[where] for where in locations]
         known = [share for share in certified if share is not None]

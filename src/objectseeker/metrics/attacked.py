@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from objectseeker.metrics.evaluation import (
 )
 from objectseeker.metrics.image_set import OnImage
 from objectseeker.metrics.metric import difference_interval
-from objectseeker.metrics.tally import MAX_TALLIED_IMAGES
+from objectseeker.metrics.tally import MAX_TALLIED_IMAGES, Tally
 from objectseeker.runs.run import Run
 from objectseeker.text import to_html
 
@@ -200,7 +201,7 @@ def evaluate_attacked(
         intervals=intervals,
         on_image=on_image,
     )
-    if clean.defended.point is None or clean.deployed is None:
+    if clean.defended.rule is None or clean.deployed is None:
         raise ObjectSeekerError(clean.defended.caveat() or "the clean images have no such operating point")
     deployed = clean.deployed
     settings = settings_for(run, deployed, threat=model)
@@ -226,9 +227,15 @@ def evaluate_attacked(
         if f"{system}.{key}" in known
     }
     fabricated = {
-        system: metric.boxes_per_image(of_system).interval(under_attack.tally) for system, of_system in counts.items()
+        system: metric.boxes_per_image(partial(_counted, of_system)).interval(under_attack.tally)
+        for system, of_system in counts.items()
     }
     return AttackedEvaluation(clean, under_attack, fabricated, lost, outside_threat, differences)
+
+
+def _counted(counts: Ints, tally: Tally) -> Ints:
+    """Return counts of the images of a tally, in its order."""
+    return counts
 
 
 def match_images(run: Run, attacked: Run) -> list[tuple[int, int]]:
@@ -290,8 +297,8 @@ def _compare_images(
     clean: Evaluation,
 ) -> tuple[dict[str, Ints], LostObjects, int]:
     """Return fabricated boxes per system and image, lost objects, and images no patch explains."""
-    assert clean.defended.point is not None
-    rule, tally, threat = clean.defended.point.rule, clean.tally, clean.settings.threat
+    rule, tally, threat = clean.defended.rule, clean.tally, clean.settings.threat
+    assert rule is not None  # `evaluate_attacked` rejects the others
     threshold = rule.resolve_threshold(threat.certification_threshold)
     measure = iou if rule.overlap == "iou" else ioa
     fabricated: dict[str, list[int]] = {system: [] for system in SYSTEMS}
@@ -308,8 +315,8 @@ def _compare_images(
         ]
         for system in SYSTEMS:
             fabricated[system].append(count_fabricated(outputs[1][system], outputs[0][system], before, label_map))
-        objects = tally.image == n
-        boxes, labels = tally.box[objects], tally.label[objects]
+        objects = tally.objects.select(tally.objects.image == n)
+        boxes, labels = objects.box, objects.label
         output = outputs[1]["defended"]
         finds = measure(boxes, output.xyxy) > threshold
         if rule.classwise:
@@ -320,7 +327,7 @@ def _compare_images(
         explained = False
         for row, patch in enumerate(threat.at_all_locations(has_windows=False).patches()):
             fits = patch_explains(changed, patch, boxes, *size)
-            holds = tally.certified[threat][row][objects] & fits
+            holds = objects.certified[threat][:, row] & fits
             certified[patch.location] += int(holds.sum())
             lost[patch.location] += int((holds & ~found).sum())
             explained |= bool(fits.any())

@@ -5,7 +5,7 @@ takes the free object it overlaps best, if the IoU is at least 0.5. Ignored obje
 counted object is left for, and such a box is neither a true nor a false positive. A crowd is measured by the share of
 the box inside it and can be taken any number of times. All of this is what pycocotools does.
 
-A `Curve` holds counts and states each metric by its formula; APs are percentages. A `CurveTally` holds the same counts
+A `Curve` holds counts and states each metric by its formula; APs are percentages. `CurveRows` hold the same counts
 image by image, so that any sample of the images has its curve: whole numbers, so sums are exact in any order.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, row_blocks
-from objectseeker.metrics.image_set import BoxTable, ImageSet
+from objectseeker.metrics.image_set import BoxTable, ImageSet, Rows
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 
 MIN_IOU = 0.5
@@ -280,99 +280,58 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CurveTally:
+class CurveRows(Rows):
     """True and false positives of one detector at every base threshold, image by image.
 
-    Counts change only where a box comes or goes, so only changes are kept: an entry is the change of one image and
-    class from the base threshold before (from zero at the first one).
+    Counts change only where a box comes or goes, so only changes are kept: a row is the change of one image and class
+    from the base threshold before (from zero at the first one).
     """
 
-    base_thresholds: Floats
-    images: Ints  # images per row: 1 each, or one row of all of them after `summed`
-    objects: Ints  # (images, classes)
-    image: Ints  # of each change
     label: Ints
-    row: Ints
+    row: Ints  # of the base thresholds
     true_positives: Ints
     false_positives: Ints
 
-    @classmethod
-    def concatenate(cls, parts: Sequence[CurveTally]) -> CurveTally:
-        """Join the tallies of consecutive images."""
-        starts = np.cumsum([0, *(len(part.objects) for part in parts)])
-        return cls(
-            parts[0].base_thresholds,
-            np.concatenate([part.images for part in parts]),
-            np.concatenate([part.objects for part in parts]),
-            np.concatenate([part.image + start for part, start in zip(parts, starts, strict=False)]),
-            *(np.concatenate([getattr(part, name) for part in parts]) for name in _PLAIN),
-        )
-
-    def total(self) -> Curve:
-        """Return the curve of all images."""
-        rows, classes = len(self.base_thresholds), self.objects.shape[1]
-        cell = self.row.astype(np.int64) * classes + self.label
+    def total(self, base_thresholds: Floats, objects: Ints, images: int) -> Curve:
+        """Return the curve of all images: `objects` per class, on so many `images`."""
+        shape = len(base_thresholds), len(objects)
+        cell = self.row.astype(np.int64) * shape[1] + self.label
 
         def counts(change: Ints) -> Ints:
-            summed = np.bincount(cell, weights=change, minlength=rows * classes).reshape(rows, classes)
+            summed = np.bincount(cell, weights=change, minlength=shape[0] * shape[1]).reshape(shape)
             return np.asarray(np.cumsum(summed, axis=0).round().astype(np.int64))
 
-        tp, fp = counts(self.true_positives), counts(self.false_positives)
-        return Curve(self.base_thresholds, tp, fp, self.objects.sum(axis=0), int(self.images.sum()))
+        return Curve(base_thresholds, counts(self.true_positives), counts(self.false_positives), objects, images)
 
-    def sampled(self, weights: Floats) -> Iterator[Curve]:
+    def sampled(self, base_thresholds: Floats, objects: Ints, images: Ints, weights: Floats) -> Iterator[Curve]:
         """Yield the curves of samples of the images, as many samples at a time as memory allows.
 
+        Classes without objects and boxes are left out.
+
         Args:
+            base_thresholds: Of the rows.
+            objects: (images, classes).
+            images: How many images each one counts.
             weights: (samples, images), how often each image is in each sample.
         """
-        rows, classes = len(self.base_thresholds), self.objects.shape[1]
-        per_class = [np.flatnonzero(self.label == label) for label in range(classes)]
-        for some in row_blocks(len(weights), 16 * rows * classes):
-            counts = np.zeros((2, rows, len(weights[some]), classes))
-            for label, entries in enumerate(per_class):
-                if not len(entries):
-                    continue
-                images, place = np.unique(self.image[entries], return_inverse=True)
-                changes = np.zeros((2, rows, len(images)))
+        labels = np.union1d(np.flatnonzero(objects.any(axis=0)), self.label)
+        shape = len(base_thresholds), len(labels)
+        entries_of = [np.flatnonzero(self.label == label) for label in labels]
+        for some in row_blocks(len(weights), 16 * shape[0] * shape[1]):
+            counts = np.zeros((2, shape[0], len(weights[some]), shape[1]))
+            for place, entries in enumerate(entries_of):
+                seen, column = np.unique(self.image[entries], return_inverse=True)
+                changes = np.zeros((2, shape[0], len(seen)))
                 for counted, change in enumerate((self.true_positives, self.false_positives)):
-                    np.add.at(changes[counted], (self.row[entries], place), change[entries])
-                counts[..., label] = changes.cumsum(axis=1) @ weights[some][:, images].T
-            objects = weights[some] @ self.objects
-            yield Curve(self.base_thresholds, counts[0], counts[1], objects, weights[some] @ self.images)
+                    np.add.at(changes[counted], (self.row[entries], column), change[entries])
+                counts[..., place] = changes.cumsum(axis=1) @ weights[some][:, seen].T
+            seen_objects = weights[some] @ objects[:, labels]
+            yield Curve(base_thresholds, counts[0], counts[1], seen_objects, weights[some] @ images)
 
-    def summed(self) -> CurveTally:
-        """Return the tally of all images as if they were one."""
-        curve = self.total()
-        tp, fp = (np.diff(counts, axis=0, prepend=0) for counts in (curve.true_positives, curve.false_positives))
-        row, label = np.nonzero((tp != 0) | (fp != 0))
-        entries = np.zeros_like(row), label, row, tp[row, label], fp[row, label]
-        return CurveTally(self.base_thresholds, self.images.sum(keepdims=True), np.atleast_2d(curve.objects), *entries)
-
-    def at_row(self, row: int) -> CurveTally:
-        """Return the tally at one base threshold only."""
-        part = self._entries(self.row <= row)
-        return replace(part, base_thresholds=self.base_thresholds[row : row + 1], row=np.zeros_like(part.row))
-
-    def of_images(self, chosen: Ints) -> CurveTally:
-        """Return the tally of some images, in this order, each at most once."""
-        place = np.full(len(self.objects), -1)
-        place[chosen] = np.arange(len(chosen))
-        part = self._entries(place[self.image] >= 0)
-        return replace(part, images=self.images[chosen], objects=self.objects[chosen], image=place[part.image])
-
-    def of_classes(self, labels: Sequence[int]) -> CurveTally:
-        """Return the tally of some classes, renumbered in this order."""
-        place = np.full(self.objects.shape[1], -1)
-        place[list(labels)] = np.arange(len(labels))
-        part = self._entries(place[self.label] >= 0)
-        return replace(part, objects=self.objects[:, list(labels)], label=place[part.label])
-
-    def _entries(self, kept: Bools) -> CurveTally:
-        return replace(self, **{name: getattr(self, name)[kept] for name in ("image", *_PLAIN)})
-
-
-_PLAIN = ("label", "row", "true_positives", "false_positives")
+    def at_row(self, row: int) -> CurveRows:
+        """Return the counts at one base threshold only, as row 0."""
+        part = self.select(self.row <= row)
+        return replace(part, row=np.zeros_like(part.row))
 
 
 Matched = tuple[Ints, Ints, Ints]  # objects found; the images and the labels of false positives
@@ -397,7 +356,7 @@ def _match_rows(images: ImageSet, base_thresholds: Floats, additions: Iterable[B
         yield found[~images.ignore[found]], boxes.image[wrong], boxes.detections.label[wrong]
 
 
-def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> CurveTally:
+def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> CurveRows:
     """Count true and false positives of base boxes with a defense's additions per base threshold.
 
     Args:
@@ -417,10 +376,9 @@ def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[B
         entries.append((cell, np.full(len(cell), row), change[0, cell], change[1, cell]))
         before = counts
     cell, row_of, tp, fp = (np.concatenate(column) for column in zip(*entries, strict=True))
-    objects = np.bincount(cell_of_object[images.counted], minlength=cells).reshape(len(images.images), classes)
     image, label = np.divmod(cell, max(classes, 1))
-    small: Any = [array.astype(np.int32) for array in (objects, image, label, row_of, tp, fp)]  # half the memory
-    return CurveTally(np.asarray(base_thresholds), np.ones(len(objects), np.int64), *small)
+    small: Any = [array.astype(np.int32) for array in (image, label, row_of, tp, fp)]  # half the memory
+    return CurveRows(*small)
 
 
 def undefended_curve(images: ImageSet, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:

@@ -102,7 +102,7 @@ class Comparison:
                 {
                     "run": run.name,
                     "images": len(run.tally.ids),
-                    "objects": len(run.tally.label),
+                    "objects": len(run.tally.objects.label),
                     "metrics": _plain(run.intervals),
                     **run.details,
                 }
@@ -228,7 +228,7 @@ def _cross_tuned(
 
 
 def _difference(run: MeasuredRun, against: MeasuredRun) -> RunDifference:
-    paired = same_objects(run.tally, against.tally)
+    paired = run.tally.has_objects_of(against.tally)
     metrics = {}
     for name in [name for name in run.metrics if name in against.metrics]:
         if paired:
@@ -237,15 +237,6 @@ def _difference(run: MeasuredRun, against: MeasuredRun) -> RunDifference:
         elif name in run.intervals and name in against.intervals:
             metrics[name] = _unpaired(run.intervals[name], against.intervals[name])
     return RunDifference(run.name, against.name, paired, metrics)
-
-
-def same_objects(first: Tally, second: Tally) -> bool:
-    """Say whether two tallies hold the same images, in the same order, with the same objects."""
-    return (
-        first.ids == second.ids
-        and first.names == second.names
-        and all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ("image", "label", "box"))
-    )
 
 
 def _unpaired(first: ConfidenceInterval, second: ConfidenceInterval) -> ConfidenceInterval:
@@ -314,7 +305,7 @@ def cross_tune(
         evaluation = evaluate_images(
             held_out, label_map, trial.settings, fabrication=fabrication, intervals=False, on_image=on_image
         )
-        if evaluation.defended.point is None:
+        if evaluation.defended.rule is None:
             raise ObjectSeekerError(evaluation.defended.caveat() or "the held-out half has no such operating point")
         evaluations.append(evaluation)
         searched.append(trial)

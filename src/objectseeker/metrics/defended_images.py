@@ -6,9 +6,9 @@ Every rule has the same face here. Nothing is computed before it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,38 +21,99 @@ from objectseeker.metrics.average_precision import Curve, defended_curve
 from objectseeker.metrics.certified import ProofTable, build_proof_table, certified_objects, joint_certificates
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.replay import PruneEveryImage, Replay, find_candidates, find_iou_candidates
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, describe_fppi
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OperatingPoint:
-    """A defended detector at one base threshold: recalls in percent, counts (locations, classes)."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DefendedOutcome:
+    """The defended detector: the AP of its curve, and its operating point.
 
-    rule: PruningRule
-    clean_recall: float
-    recall_per_class: Floats
-    objects: Ints  # per class
-    certified: Ints
-    vacuous: Ints
-    fppi: float  # an image
-    remaining: int | None = None  # objects guaranteed to remain under one patch at any position, if counted
-    guaranteed_boxes: float | None = None  # an image, that cover them at least
+    What depends on the point is None if the curve does not reach what was requested. Recalls are in percent.
+
+    Attributes:
+        settings: What was measured.
+        curve: By the protocol.
+        rule: The rule at the operating point.
+        clean_recall: There, the mean over classes.
+        recall_per_class: Likewise.
+        fppi: False positives per image there.
+        certified: Objects that are certified there: (locations, classes).
+        vacuous: Objects that are certified because no position is allowed.
+        remaining: Objects that are guaranteed to remain under one patch at any position, where counted.
+        guaranteed_boxes: The boxes per image that cover them at least, where counted.
+        alerts: Clean images to whose base boxes masks add a box, where counted.
+    """
+
+    settings: EvaluationSettings
+    curve: Curve
+    rule: PruningRule | None = None
+    clean_recall: float | None = None
+    recall_per_class: Floats | None = None
+    fppi: float | None = None
+    certified: Ints | None = None
+    vacuous: Ints | None = None
+    remaining: int | None = None
+    guaranteed_boxes: float | None = None
+    alerts: int | None = None
+
+    @property
+    def ap50(self) -> float:
+        return self.curve.mean_ap50
+
+    @property
+    def max_clean_recall(self) -> float:
+        return self.curve.max_clean_recall
+
+    @property
+    def base_threshold(self) -> float | None:
+        return None if self.rule is None else self.rule.base_threshold
 
     @property
     def joint_certified_recall(self) -> float | None:
         """Return the joint certificate: the percentage of objects guaranteed to remain under any single patch."""
-        objects = int(self.objects.sum())
+        objects = int(self.curve.objects.sum())
         return None if self.remaining is None or not objects else 100 * (self.remaining / objects)
+
+    @property
+    def vacuous_far(self) -> int | None:
+        """Count the objects that are certified far because no position is far."""
+        return None if self.vacuous is None else int(self.vacuous[PATCH_LOCATIONS.index("far")].sum())
 
     def certified_recall(self, c: int | None = None) -> dict[PatchLocation, float | None]:
         """Return the certified share of all objects, or of class `c`, by location; None if there are none."""
+        if self.certified is None:
+            return dict.fromkeys(self.settings.threat.locations)
         chosen = slice(None) if c is None else slice(c, c + 1)
-        return shares(self.certified[:, chosen].sum(axis=1), int(self.objects[chosen].sum()))
+        return shares(self.certified[:, chosen].sum(axis=1), int(self.curve.objects[chosen].sum()))
 
-    def vacuous_far(self, c: int | None = None) -> int:
-        """Count the objects (all, or of class `c`) that are certified far because no position is far."""
-        vacuous = self.vacuous[PATCH_LOCATIONS.index("far")]
-        return int(vacuous.sum() if c is None else vacuous[c])
+    def caveat(self) -> str | None:
+        """Say why there is no operating point, or why it is at another clean recall than the default."""
+        if self.settings.fppi is not None and self.rule is None:
+            return (
+                f"{describe_fppi(self.settings.fppi)} cannot be reached: there are {float(self.curve.fppi[-1]):.3g} "
+                f"even at the highest base_threshold, {self.curve.base_thresholds[-1]:g}; allow more with --fppi"
+            )
+        requested, reached = self.settings.clean_recall, self.max_clean_recall
+        if requested is None or (self.rule is not None and not self.settings.clean_recall_is_default):
+            return None
+        if self.rule is None:
+            return f"clean recall {requested:.0%} is not reached, at most {reached:.1f} %: lower --clean-recall"
+        if self.curve.row_at_recall(requested) is None:
+            return f"clean recall {requested:.0%} is not reached: measured at the highest that is, {reached:.1f} %"
+        return None
+
+    def at_point(self) -> dict[str, float | None]:
+        """The thresholds, clean recall and FPPI at the operating point."""
+        thresholds = ("base_threshold", "mask_threshold", "evidence_threshold")
+        names = ("clean_recall", "max_clean_recall", "fppi")
+        return {name: getattr(self.rule, name, None) for name in thresholds} | {
+            name: getattr(self, name) for name in names
+        }
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the columns that every sweep has."""
+        certified = {f"certified_{location}": share for location, share in self.certified_recall().items()}
+        return {"ap50": self.ap50, **self.at_point(), **certified, "vacuous_far": self.vacuous_far}
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,27 +183,34 @@ class DefendedImageSet:
             self.proofs, rule, threat.anywhere(), certification_threshold=threat.certification_threshold
         )
 
-    def at(self, settings: EvaluationSettings, rule: PruningRule) -> OperatingPoint:
-        """Certify one rule, on the curve of these settings or not."""
-        return self._point(settings, rule, self._curve(np.array([rule.base_threshold]), [rule]), 0)
+    def at(self, settings: EvaluationSettings, rule: PruningRule) -> DefendedOutcome:
+        """Certify one rule, on the curve of these settings or not; the curve is that of the rule alone."""
+        return self._outcome(settings, rule, self._curve(np.array([rule.base_threshold]), [rule]), 0)
 
-    def at_operating_point(self, settings: EvaluationSettings, curve: Curve) -> OperatingPoint | None:
-        """Certify where these settings say; None if their curve has no such point."""
+    def at_operating_point(self, settings: EvaluationSettings, curve: Curve) -> DefendedOutcome:
+        """Certify where these settings say on their curve."""
         if settings.fixed_rule is not None:
-            return self.at(settings, settings.fixed_rule)
+            return replace(self.at(settings, settings.fixed_rule), curve=curve)
         row = operating_row_of(settings, curve)
         if row is None:
-            return None
-        return self._point(settings, settings.on_curve(float(curve.base_thresholds[row])), curve, row)
+            return DefendedOutcome(settings=settings, curve=curve)
+        return self._outcome(settings, settings.on_curve(float(curve.base_thresholds[row])), curve, row)
 
     def _curve(self, base_thresholds: Floats, rules: Iterable[PruningRule]) -> Curve:
         return defended_curve(self.image_set, base_thresholds, self.recovered_in_dataset(rules))
 
-    def _point(self, settings: EvaluationSettings, rule: PruningRule, curve: Curve, row: int) -> OperatingPoint:
+    def _outcome(self, settings: EvaluationSettings, rule: PruningRule, curve: Curve, row: int) -> DefendedOutcome:
         certified, vacuous = (counted(self.image_set, verdicts) for verdicts in self.certified(rule, settings.threat))
-        recall = float(curve.clean_recall[row]), curve.recall[row]
-        wrong = float(curve.fppi[row])
-        return OperatingPoint(rule, *recall, self.image_set.objects_per_class, certified, vacuous, wrong)
+        return DefendedOutcome(
+            settings=settings,
+            curve=curve,
+            rule=rule,
+            clean_recall=float(curve.clean_recall[row]),
+            recall_per_class=curve.recall[row],
+            fppi=float(curve.fppi[row]),
+            certified=certified,
+            vacuous=vacuous,
+        )
 
 
 def _replay_evidence(images: DefendedImageSet) -> Replay:

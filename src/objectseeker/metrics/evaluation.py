@@ -16,18 +16,19 @@ from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import has_windows
-from objectseeker.core.threats import ALL_LOCATIONS, PatchLocation, ThreatModel
+from objectseeker.core.rules import PruningRule
+from objectseeker.core.threats import ALL_LOCATIONS, PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics import metric
 from objectseeker.metrics.average_precision import Curve
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
-from objectseeker.metrics.defended_images import OperatingPoint, operating_row_of
+from objectseeker.metrics.defended_images import DefendedOutcome, operating_row_of
 from objectseeker.metrics.image_set import OnImage, default_process_count, nothing_counts
 from objectseeker.metrics.metric import Metric
-from objectseeker.metrics.settings import BASE_THRESHOLDS, OPERATING_POINT_KEYS, EvaluationSettings, describe_fppi
+from objectseeker.metrics.settings import BASE_THRESHOLDS, OPERATING_POINT_KEYS, EvaluationSettings
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, SliceMetrics, measure_slices
-from objectseeker.metrics.tally import MAX_TALLIED_IMAGES, RunTally, Tally, TallyRequest, tally_images
+from objectseeker.metrics.tally import MAX_TALLIED_IMAGES, Tally, TallyRequest, tally_images
 from objectseeker.metrics.track_certificates import TrackCertificates, TrackCriteria, certify_tracks
 from objectseeker.runs.run import Run
 from objectseeker.text import per_image, percent, to_html
@@ -90,89 +91,6 @@ class UndefendedOutcome:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DefendedOutcome:
-    """The defended detector: the AP of its curve, and its operating point.
-
-    The point, and everything that depends on it, is None if the curve does not reach what was requested.
-    """
-
-    settings: EvaluationSettings
-    curve: Curve
-    point: OperatingPoint | None
-    alerts: int | None = None  # clean images to whose base boxes masks add a box there, where counted
-
-    @property
-    def ap50(self) -> float:
-        return self.curve.mean_ap50
-
-    @property
-    def max_clean_recall(self) -> float:
-        return self.curve.max_clean_recall
-
-    @property
-    def base_threshold(self) -> float | None:
-        return None if self.point is None else self.point.rule.base_threshold
-
-    @property
-    def mask_threshold(self) -> float | None:
-        return None if self.point is None else self.point.rule.mask_threshold
-
-    @property
-    def evidence_threshold(self) -> float | None:
-        return None if self.point is None else self.point.rule.evidence_threshold
-
-    @property
-    def clean_recall(self) -> float | None:
-        return None if self.point is None else self.point.clean_recall
-
-    @property
-    def fppi(self) -> float | None:
-        return None if self.point is None else self.point.fppi
-
-    @property
-    def vacuous_far(self) -> int | None:
-        return None if self.point is None else self.point.vacuous_far()
-
-    @property
-    def joint_certified_recall(self) -> float | None:
-        return None if self.point is None else self.point.joint_certified_recall
-
-    def certified_recall(self, c: int | None = None) -> dict[PatchLocation, float | None]:
-        """Certified recall of all objects, or of those of class `c`, per patch location."""
-        return dict.fromkeys(self.settings.threat.locations) if self.point is None else self.point.certified_recall(c)
-
-    def recall(self, c: int) -> float | None:
-        """The clean recall of one class."""
-        return None if self.point is None else float(self.point.recall_per_class[c])
-
-    def caveat(self) -> str | None:
-        """Say why there is no operating point, or why it is at another clean recall than the default."""
-        if self.settings.fppi is not None and self.point is None:
-            return (
-                f"{describe_fppi(self.settings.fppi)} cannot be reached: there are {float(self.curve.fppi[-1]):.3g} "
-                f"even at the highest base_threshold, {self.curve.base_thresholds[-1]:g}; allow more with --fppi"
-            )
-        requested, reached = self.settings.clean_recall, self.max_clean_recall
-        if requested is None or (self.point is not None and not self.settings.clean_recall_is_default):
-            return None
-        if self.point is None:
-            return f"clean recall {requested:.0%} is not reached, at most {reached:.1f} %: lower --clean-recall"
-        if self.curve.row_at_recall(requested) is None:
-            return f"clean recall {requested:.0%} is not reached: measured at the highest that is, {reached:.1f} %"
-        return None
-
-    def at_point(self) -> dict[str, float | None]:
-        """The thresholds, clean recall and FPPI at the operating point."""
-        names = ("base_threshold", "mask_threshold", "evidence_threshold", "clean_recall", "max_clean_recall", "fppi")
-        return {name: getattr(self, name) for name in names}
-
-    def to_row(self) -> dict[str, Any]:
-        """Return the columns that every sweep has."""
-        certified = {f"certified_{location}": share for location, share in self.certified_recall().items()}
-        return {"ap50": self.ap50, **self.at_point(), **certified, "vacuous_far": self.vacuous_far}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
     """The metrics of a run under one rule. APs, recalls and rates are percentages; thresholds are not.
 
@@ -207,10 +125,10 @@ class Evaluation:
     @property
     def deployed(self) -> Defense | None:
         """The defense with the rule of the operating point."""
-        point = self.defended.point
-        if self.defense is None or point is None or point.rule == self.defense.rule:
+        rule = self.defended.rule
+        if self.defense is None or rule is None or rule == self.defense.rule:
             return self.defense
-        return replace(self.defense, rule=point.rule, threshold_schedule=self.settings.threshold_schedule)
+        return replace(self.defense, rule=rule, threshold_schedule=self.settings.threshold_schedule)
 
     @property
     def objects(self) -> int:
@@ -227,7 +145,7 @@ class Evaluation:
 
     @property
     def spurious_per_image(self) -> float | None:
-        return None if self.defended.point is None else metric.spurious_per_image.value(self.tally)
+        return None if self.defended.rule is None else metric.spurious_per_image.value(self.tally)
 
     @property
     def caveats(self) -> list[str]:
@@ -282,7 +200,7 @@ class Evaluation:
                 **defended.at_point(),
                 "certified_recall": defended.certified_recall(),
                 "joint_certified_recall": defended.joint_certified_recall,
-                "guaranteed_boxes": None if defended.point is None else defended.point.guaranteed_boxes,
+                "guaranteed_boxes": defended.guaranteed_boxes,
                 "vacuous_far": defended.vacuous_far,
                 "spurious_per_image": self.spurious_per_image,
                 "false_alerts": defended.alerts,
@@ -322,9 +240,9 @@ class Evaluation:
             "undefended_ap50": float(undefended.curve.ap50[c]),
             "undefended_ap50_coco": float(undefended.coco[c]),
             "ap50": float(defended.curve.ap50[c]),
-            "clean_recall": defended.recall(c),
+            "clean_recall": None if defended.recall_per_class is None else float(defended.recall_per_class[c]),
             "certified_recall": defended.certified_recall(c),
-            "vacuous_far": None if defended.point is None else defended.point.vacuous_far(c),
+            "vacuous_far": None if defended.vacuous is None else int(defended.vacuous[PATCH_LOCATIONS.index("far"), c]),
             **self._of_output_boxes(self.tally.of_classes([c])),
         }
 
@@ -474,89 +392,69 @@ def evaluate_images(
     if len(images) and not label_map.dataset_names:  # the images are not annotated
         raise ObjectSeekerError(nothing_counts(len(images)))
     options: dict[str, Any] = {"max_images": MAX_TALLIED_IMAGES, "processes": processes, "on_image": on_image}
-    run = tally_images(images, label_map, request, **options)
-    if not run.tally.objects.any():
+    tally = tally_images(images, label_map, request, **options)
+    if not tally.objects.count.any():
         raise ObjectSeekerError(nothing_counts(len(images)))
-    defended, undefended = (_total(run.tally, name) for name in ("defended", "undefended"))
-    rows = {name: _row(settings, curve) for name, curve in (("defended", defended), ("undefended", undefended))}
-    if rule is None and rows["defended"] is not None:
-        rule = settings.on_curve(float(BASE_THRESHOLDS[rows["defended"]]))
+    defended, undefended = tally.curve("defended"), tally.curve("undefended")
+    fixed = len(BASE_THRESHOLDS)  # the row of a fixed rule, after those of the protocol
+    rows = [operating_row_of(settings, one) if rule is None else fixed for one in (defended, undefended)]
+    if rule is None and rows[0] is not None:
+        rule = settings.on_curve(float(BASE_THRESHOLDS[rows[0]]))
         again = tally_images(images, label_map, replace(request, rule=rule, curves=False), **options)
-        tally = replace(again.tally, undefended=run.tally.undefended, defended=run.tally.defended)
-        run = replace(run, tally=tally, sequences=again.sequences)
+        curves = {name: getattr(tally, name) for name in ("undefended", "defended", "base_thresholds", "scored")}
+        tally = replace(again, **curves)
     certified_tracks = None
     if tracks is not None:
-        certified_tracks = certify_tracks(run.sequences, label_map.dataset_names, tracks, threat.anywhere())
+        certified_tracks = certify_tracks(tally.sequences, label_map.dataset_names, tracks, threat.anywhere())
     evaluation = Evaluation(
         names=label_map.dataset_names,
-        images=int(run.tally.images.sum()),
-        ignored_objects=run.ignored_objects,
+        images=int(tally.images.count.sum()),
+        ignored_objects=int(tally.images.ignored.sum()),
         objects_per_class=np.asarray(defended.objects),
         settings=settings,
-        undefended=_undefended(run, undefended, rows["undefended"]),
-        defended=_defended(settings, run.tally, defended, rows["defended"], rule),
+        undefended=_undefended(tally, undefended, rows[1]),
+        defended=_defended(settings, tally, defended, rows[0], rule),
         intervals={},
-        tally=run.tally,
+        tally=tally,
         defense=defense,
         tracks=certified_tracks,
     )
-    if not intervals or not run.per_image:
+    if not intervals or len(tally.ids) < evaluation.images:
         return evaluation
-    known = {name: one.interval(run.tally) for name, one in evaluation_metrics(evaluation).items()}
+    known = {name: one.interval(tally) for name, one in evaluation_metrics(evaluation).items()}
     return replace(evaluation, intervals=known)
 
 
-def _total(tally: Tally, name: str) -> Curve:
-    curves = getattr(tally, name)
-    assert curves is not None
-    total: Curve = curves.total()
-    return total
-
-
-def _row(settings: EvaluationSettings, curve: Curve) -> int | None:
-    """The row of the operating point; a fixed rule has the last one, after those of the protocol."""
-    if settings.fixed_rule is not None:
-        return len(BASE_THRESHOLDS)
-    return operating_row_of(settings, curve)
-
-
-def _protocol(curve: Curve) -> Curve:
-    return curve.rows(slice(len(BASE_THRESHOLDS)))
-
-
-def _undefended(run: RunTally, curve: Curve, row: int | None) -> UndefendedOutcome:
-    assert run.scored is not None
+def _undefended(tally: Tally, curve: Curve, row: int | None) -> UndefendedOutcome:
+    assert tally.scored is not None  # curves were requested
     point = None if row is None else curve.rows(slice(row, row + 1))
-    return UndefendedOutcome(_protocol(curve), run.scored.ap50(np.asarray(curve.objects)), point, row)
+    protocol = curve.rows(slice(len(BASE_THRESHOLDS)))
+    return UndefendedOutcome(protocol, tally.scored.ap50(np.asarray(curve.objects)), point, row)
 
 
-def _defended(settings: EvaluationSettings, tally: Tally, curve: Curve, row: int | None, rule: Any) -> DefendedOutcome:
+def _defended(
+    settings: EvaluationSettings, tally: Tally, curve: Curve, row: int | None, rule: PruningRule | None
+) -> DefendedOutcome:
+    outcome = DefendedOutcome(settings=settings, curve=curve.rows(slice(len(BASE_THRESHOLDS))))
     if row is None:
-        return DefendedOutcome(settings, _protocol(curve), None)
+        return outcome
     there, threat = curve.rows(slice(row, row + 1)), settings.threat
-    guaranteed, boxes = tally.guaranteed.get(threat), tally.guaranteed_boxes.get(threat)
-    point = OperatingPoint(
+    guaranteed, boxes = tally.images.guaranteed.get(threat), tally.images.guaranteed_boxes.get(threat)
+    certified, vacuous = (
+        np.stack([tally.objects_per_class(holds).sum(axis=0) for holds in verdicts[threat].T])
+        for verdicts in (tally.objects.certified, tally.objects.vacuous)
+    )
+    return replace(
+        outcome,
         rule=rule,
         clean_recall=float(there.clean_recall[0]),
         recall_per_class=there.recall[0],
-        objects=np.asarray(curve.objects),
-        certified=_per_class(tally, tally.certified[threat]),
-        vacuous=_per_class(tally, tally.vacuous[threat]),
         fppi=float(there.fppi[0]),
+        certified=certified,
+        vacuous=vacuous,
         remaining=None if guaranteed is None else int(guaranteed.sum()),
-        guaranteed_boxes=None if boxes is None else float(boxes.sum() / tally.images.sum()),
-    )
-    return DefendedOutcome(settings, _protocol(curve), point, int(tally.flagged.sum()))
-
-
-def _per_class(tally: Tally, verdicts: Any) -> Ints:
-    """Verdicts (locations, objects) as counts (locations, classes)."""
-    classes = len(tally.names)
-    return np.stack(
-        [
-            np.bincount(tally.label[holds], tally.objects[holds], minlength=classes).astype(np.int64)
-            for holds in verdicts
-        ]
+        guaranteed_boxes=None if boxes is None else float(boxes.sum() / tally.images.count.sum()),
+        alerts=int(tally.images.flagged.sum()),
     )
 
 
@@ -572,14 +470,14 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, Metric]:
     if row is not None:
         metrics["undefended.clean_recall"] = metric.undefended_clean_recall(row)
         metrics["undefended.fppi"] = metric.undefended_fppi(row)
-    if evaluation.defended.point is not None:
+    if evaluation.defended.rule is not None:
         metrics |= {"defended.clean_recall": metric.clean_recall, "defended.fppi": metric.fppi}
         metrics["defended.spurious_per_image"] = metric.spurious_per_image
         metrics |= {
             f"defended.certified_recall.{location}": metric.certified_recall(threat, location)
             for location in threat.locations
         }
-        if threat in tally.guaranteed:
+        if threat in tally.images.guaranteed:
             metrics["defended.joint_certified_recall"] = metric.joint_certified_recall(threat)
             metrics["defended.guaranteed_boxes"] = metric.guaranteed_boxes(threat)
         metrics["defended.false_alert_rate"] = metric.false_alert_rate

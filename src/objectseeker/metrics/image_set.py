@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Detections, Ints
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe
@@ -56,6 +56,76 @@ class BoxTable:
         return BoxTable(
             Detections.concatenate([self.detections, other.detections]), np.concatenate([self.image, other.image])
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Columns of equal length: each field is an array whose first axis is the rows, or a mapping to such arrays.
+
+    Attributes:
+        image: The image of each row.
+    """
+
+    image: Ints
+
+    def columns(self) -> dict[tuple[str, Any], Any]:
+        """Return every column by its field, and by its key where the field is a mapping."""
+        known: dict[tuple[str, Any], Any] = {}
+        for name in (one.name for one in fields(self)):
+            value = getattr(self, name)
+            known |= {(name, key): value[key] for key in value} if isinstance(value, Mapping) else {(name, None): value}
+        return known
+
+    def with_columns(self, columns: Mapping[tuple[str, Any], Any]) -> Self:
+        """Return the rows with other columns, named as `columns` names them."""
+        values: dict[str, Any] = {}
+        for (name, key), column in columns.items():
+            values[name] = column if key is None else values.get(name, {}) | {key: column}
+        return replace(self, **values)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self], starts: Sequence[int]) -> Self:
+        """Join the rows of consecutive images; the images of each part begin at its start."""
+        moved = [replace(part, image=part.image + start).columns() for part, start in zip(parts, starts, strict=True)]
+        return parts[0].with_columns({name: np.concatenate([one[name] for one in moved]) for name in moved[0]})
+
+    def select(self, kept: Bools | Ints) -> Self:
+        return self.with_columns({name: column[kept] for name, column in self.columns().items()})
+
+    def of_images(self, place: Ints) -> Self:
+        """Return the rows of the images whose `place` is not -1, as images of these numbers."""
+        part = self.select(place[self.image] >= 0)
+        return replace(part, image=place[part.image])
+
+    def summed(self, keys: Collection[str], counts: Collection[str]) -> Self:
+        """Return rows that differ in `keys`, as of one image, with the sums of `counts`; other columns mean nothing."""
+        columns = self.columns()
+        compared = [column for (name, _), column in columns.items() if name in keys]
+        _, first, kind = np.unique(
+            np.column_stack([np.zeros(len(self.image), np.int64), *compared]),
+            axis=0,
+            return_index=True,
+            return_inverse=True,
+        )
+        sums = {
+            name: np.bincount(kind.ravel(), weights=column, minlength=len(first)).astype(np.int64)
+            for name, column in columns.items()
+            if name[0] in counts
+        }
+        chosen = {name: column[first] for name, column in columns.items()}
+        return self.with_columns(chosen | {("image", None): np.zeros(len(first), np.int64)} | sums)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedRows(Rows):
+    """Rows that count equal things: `count` is 1, unless summed."""
+
+    count: Ints
+
+    def per_image(self, images: int, holds: Bools | None = None) -> Floats:
+        """Count what each image has, or that of which something holds."""
+        chosen = slice(None) if holds is None else holds
+        return np.asarray(np.bincount(self.image[chosen], self.count[chosen], images), np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,9 +244,7 @@ MIN_IMAGES_PER_PROCESS = 100  # images: with fewer, starting a process takes lon
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of one process; cores have one each already
 SPAWN = get_context("spawn")  # a forked process would hold the locks of threads that it does not have
 
-Argument = TypeVar("Argument")
 Found = TypeVar("Found")
-Work = Callable[[Iterable[ImageSet], Argument], Found]
 OnImage = Callable[[], None]  # called for every image that was gone through
 
 
@@ -199,52 +267,32 @@ def iter_image_sets(images: Iterable[ObservedImage], label_map: LabelMap) -> Ite
         yield ImageSet.from_part(some, label_map)
 
 
-class ImageWorkers:
-    """The images, and who looks at them: this process, or those of a pool."""
-
-    def __init__(
-        self,
-        images: Sequence[ObservedImage],
-        label_map: LabelMap,
-        processes: int,
-        pool: ProcessPoolExecutor | None,
-        on_image: OnImage,
-    ) -> None:
-        self._images, self._vocabulary, self._pool, self._on_image = images, label_map, pool, on_image
-        size = max(1, min(IMAGES_AT_A_TIME, -(-len(images) // (TURNS * processes))))
-        self._parts = [range(len(images))[start : start + size] for start in range(0, len(images), size)]
-
-    def each(self, work: Work[Argument, Found], argument: Argument) -> Iterator[Found]:
-        """Yield the result of `work` for each part of the images, in order."""
-        if self._pool is None:
-            for image_set in iter_image_sets(self._images, self._vocabulary):
-                yield work([image_set], argument)
-                self._tell(len(image_set.images))
-            return
-        waiting = [self._pool.submit(_process_images, work, some, argument) for some in self._parts]
-        for some, future in zip(self._parts, waiting, strict=True):
-            yield future.result()
-            self._tell(len(some))
-
-    def _tell(self, images: int) -> None:
-        for _ in range(images):
-            self._on_image()
-
-
-@contextmanager
-def open_workers(
+def map_images(
+    work: Callable[[ImageSet], Found],
     images: Sequence[ObservedImage],
     label_map: LabelMap,
     *,
     processes: int = 1,
     on_image: OnImage = lambda: None,
-) -> Iterator[ImageWorkers]:
-    """Open workers for the images, usable repeatedly; each process reads its images itself."""
+) -> Iterator[Found]:
+    """Yield the result of `work` for some images after the other, in order; each process reads its images itself."""
+
+    def tell(count: int) -> None:
+        for _ in range(count):
+            on_image()
+
     if require_count(processes, "processes") == 1:
-        yield ImageWorkers(images, label_map, 1, None, on_image)
+        for image_set in iter_image_sets(images, label_map):
+            yield work(image_set)
+            tell(len(image_set.images))
         return
+    size = max(1, min(IMAGES_AT_A_TIME, -(-len(images) // (TURNS * processes))))
+    parts = [range(len(images))[start : start + size] for start in range(0, len(images), size)]
     with process_pool(processes, _begin, (images, label_map)) as pool:
-        yield ImageWorkers(images, label_map, processes, pool, on_image)
+        waiting = [pool.submit(_process_images, work, part) for part in parts]
+        for part, future in zip(parts, waiting, strict=True):
+            yield from future.result()
+            tell(len(part))
 
 
 @contextmanager
@@ -286,6 +334,6 @@ def _begin(images: Sequence[ObservedImage], label_map: LabelMap) -> None:
     _given = images, label_map
 
 
-def _process_images(work: Work[Argument, Found], some: range, argument: Argument) -> Found:
+def _process_images(work: Callable[[ImageSet], Found], part: range) -> list[Found]:
     images, label_map = _given
-    return work(iter_image_sets(map(images.__getitem__, some), label_map), argument)
+    return [work(image_set) for image_set in iter_image_sets(map(images.__getitem__, part), label_map)]

@@ -22,16 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.threats import PatchLocation, ThreatModel
-from objectseeker.metrics.average_precision import Curve, CurveTally, macro_mean, percent, ratio
+from objectseeker.metrics.average_precision import macro_mean, percent, ratio
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval, bootstrap_interval, exact_interval
-from objectseeker.metrics.output_boxes import FALSE_POSITIVE, TRUE_POSITIVE, BoxTally
-from objectseeker.metrics.settings import BASE_THRESHOLDS
-from objectseeker.metrics.tally import SampledTally, Tally
+from objectseeker.metrics.output_boxes import FALSE_POSITIVE, TRUE_POSITIVE, BoxRows
+from objectseeker.metrics.tally import Detector, Tally
 
 SAMPLES = 2000  # of the bootstrap
 CONFIDENCE = 0.95
@@ -60,9 +61,9 @@ class Metric:
 
     def value(self, tally: Tally) -> float:
         """Return the metric of all images; NaN if it is undefined."""
-        if not len(tally.images):
+        if not len(tally.ids):
             return float("nan")
-        return float(self.values(tally, np.ones((1, len(tally.images))))[0])
+        return float(self.values(tally, np.ones((1, len(tally.ids))))[0])
 
     def interval(
         self, tally: Tally, *, confidence: float = CONFIDENCE, samples: int = SAMPLES, seed: int = 0
@@ -73,7 +74,7 @@ class Metric:
             return exact_interval(*self.trials(tally), confidence)
         return bootstrap_interval(
             lambda weights: self.values(tally, weights),
-            len(tally.images),
+            len(tally.ids),
             confidence=confidence,
             samples=samples,
             seed=seed,
@@ -100,7 +101,7 @@ def difference_interval(
     span = max(each.upper(tally) - each.lower for each, tally in zip((one, other), tallies, strict=True))
     return bootstrap_interval(
         lambda weights: one.values(tallies[0], weights) - other.values(tallies[1], weights),
-        len(tallies[0].images),
+        len(tallies[0].ids),
         confidence=confidence,
         samples=samples,
         seed=seed,
@@ -125,13 +126,56 @@ def with_unseen_objects(value: float, per_image: float, share: float, boxes: int
     return value * seen / (seen + share * boxes)
 
 
-def _with_unseen_objects(values: Callable[[Tally, Floats], Floats]) -> Callable[[Tally, float, int], float]:
-    def worst(tally: Tally, share: float, boxes: int) -> float:
-        images = len(tally.images)
-        value = float(values(tally, np.ones((1, images)))[0])
-        return with_unseen_objects(value, float(tally.objects.sum()) / images, share, boxes)
+Counts = Callable[[Tally], Floats | Ints]  # per image
 
-    return worst
+
+def _share(part: Counts, whole: Counts, *, unseen: float = 0.0, needs_objects: bool = False) -> Metric:
+    """The share of a whole; the whole of unseen images has the share `unseen`, 0 or 100, whichever is worse."""
+
+    def values(tally: Tally, weights: Floats) -> Floats:
+        return percent(weights @ part(tally), weights @ whole(tally))
+
+    def worst(tally: Tally, share: float, boxes: int) -> float:
+        images = len(tally.ids)
+        value = float(values(tally, np.ones((1, images)))[0])
+        per_image = float(whole(tally).sum()) / images
+        return abs(unseen - with_unseen_objects(abs(unseen - value), per_image, share, boxes))
+
+    return Metric(values, needs_objects=needs_objects, with_unseen=worst)
+
+
+def boxes_per_image(counts: Counts, **bounds: Any) -> Metric:
+    """Boxes that are counted image by image, per image."""
+    return Metric(
+        lambda tally, weights: ratio(weights @ counts(tally), weights @ tally.images.count),
+        upper=lambda tally: max(float(counts(tally).max(initial=0)), 1.0),
+        **bounds,
+    )
+
+
+def certified_recall(threat: ThreatModel, location: PatchLocation) -> Metric:
+    """Of all objects, those that no patch at this location can hide."""
+
+    def part(tally: Tally) -> Floats:
+        return tally.objects.per_image(len(tally.ids), tally.objects.certified_at(threat, location))
+
+    return _share(part, Tally.objects_per_image, needs_objects=True)
+
+
+def joint_certified_recall(threat: ThreatModel) -> Metric:
+    """Return the share of objects guaranteed to remain under any single patch, by joint certificates."""
+    return _share(lambda tally: tally.images.guaranteed[threat], Tally.objects_per_image, needs_objects=True)
+
+
+def guaranteed_boxes(threat: ThreatModel) -> Metric:
+    """Of all boxes, those that cover at least the objects that are guaranteed to remain, per image."""
+    return boxes_per_image(lambda tally: tally.images.guaranteed_boxes[threat])
+
+
+def _clean_recall(tally: Tally, weights: Floats) -> Floats:
+    counts = [tally.objects_per_class(holds) for holds in (None, tally.objects.found)]
+    objects, found = (weights @ each[:, counts[0].any(axis=0)] for each in counts)
+    return macro_mean(percent(found, objects), objects)
 
 
 def _clean_recall_with_unseen(tally: Tally, share: float, boxes: int) -> float:
@@ -141,10 +185,9 @@ def _clean_recall_with_unseen(tally: Tally, share: float, boxes: int) -> float:
     loss is concave in x, so the worst division of the objects has equal slopes r·m / (m + x)² wherever x > 0; the
     slope is found by bisection, and its lower end divides at least as many objects as there are.
     """
-    sample = SampledTally(tally, np.ones((1, len(tally.images))))
-    objects, found = sample.objects_per_class[0], sample.found_per_class[0]
+    objects, found = (tally.objects_per_class(holds).sum(axis=0) for holds in (None, tally.objects.found))
     there = objects > 0
-    mean = (1 - share) * objects[there] / len(tally.images)
+    mean = (1 - share) * objects[there] / len(tally.ids)
     recall = 100 * found[there] / objects[there]
 
     def added(slope: float) -> Floats:
@@ -157,91 +200,26 @@ def _clean_recall_with_unseen(tally: Tally, share: float, boxes: int) -> float:
     return float((recall * mean / (mean + added(low))).mean()) if low > 0 else 0.0
 
 
-def certified_recall(threat: ThreatModel, location: PatchLocation) -> Metric:
-    """Of all objects, those that no patch at this location can hide."""
-
-    def values(tally: Tally, weights: Floats) -> Floats:
-        sample = SampledTally(tally, weights)
-        return percent(sample.certified(threat, location), sample.objects)
-
-    return Metric(values, needs_objects=True, with_unseen=_with_unseen_objects(values))
-
-
-def joint_certified_recall(threat: ThreatModel) -> Metric:
-    """Return the share of objects guaranteed to remain under any single patch, by joint certificates."""
-
-    def values(tally: Tally, weights: Floats) -> Floats:
-        sample = SampledTally(tally, weights)
-        return percent(sample.guaranteed(threat), sample.objects)
-
-    return Metric(values, needs_objects=True, with_unseen=_with_unseen_objects(values))
-
-
-def guaranteed_boxes(threat: ThreatModel) -> Metric:
-    """Of all boxes, those that cover at least the objects that are guaranteed to remain, per image."""
-
-    def values(tally: Tally, weights: Floats) -> Floats:
-        sample = SampledTally(tally, weights)
-        return ratio(sample.guaranteed_boxes(threat), sample.images)
-
-    return Metric(values, upper=lambda tally: max(float(tally.guaranteed_boxes[threat].max(initial=0)), 1.0))
-
-
-def _clean_recall(tally: Tally, weights: Floats) -> Floats:
-    sample = SampledTally(tally, weights)
-    objects = sample.objects_per_class
-    return macro_mean(percent(sample.found_per_class, objects), objects)
-
-
-def _fppi(tally: Tally, weights: Floats) -> Floats:
-    sample = SampledTally(tally, weights)
-    return ratio(sample.false_positives, sample.images)
-
-
-def _false_alert_rate(tally: Tally, weights: Floats) -> Floats:
-    sample = SampledTally(tally, weights)
-    return percent(sample.flagged, sample.images)
-
-
-def _mean_ap50(curves: CurveTally | None, weights: Floats) -> Floats:
-    assert curves is not None
-    parts = [curve.rows(slice(len(BASE_THRESHOLDS))).ap50_of_samples() for curve in curves.sampled(weights)]
-    return np.concatenate(parts)
-
-
-def _ap50(tally: Tally, weights: Floats) -> Floats:
-    return _mean_ap50(tally.defended, weights)
-
-
-def _undefended_ap50(tally: Tally, weights: Floats) -> Floats:
-    return _mean_ap50(tally.undefended, weights)
-
-
-def _spurious(tally: Tally, weights: Floats) -> Floats:
-    sample = SampledTally(tally, weights)
-    return ratio(sample.spurious, sample.images)
-
-
-def boxes_per_image(counts: Ints) -> Metric:
-    """Boxes that were counted image by image, in the order of the tally."""
-
-    def values(tally: Tally, weights: Floats) -> Floats:
-        return ratio(weights @ counts.astype(np.float64), SampledTally(tally, weights).images)
-
-    return Metric(values, upper=lambda _: max(float(counts.max(initial=0)), 1.0))
+def _ap50(detector: Detector) -> Metric:
+    return Metric(
+        lambda tally, weights: np.concatenate([one.ap50_of_samples() for one in tally.curves(detector, weights)])
+    )
 
 
 clean_recall = Metric(_clean_recall, needs_objects=True, with_unseen=_clean_recall_with_unseen)
-fppi = Metric(
-    _fppi,
-    upper=lambda tally: max(float(tally.false_positives.max(initial=0)), 1.0),
-    with_unseen=lambda tally, share, boxes: (1 - share) * float(tally.false_positives.mean()) + share * boxes,
+fppi = boxes_per_image(
+    lambda tally: tally.images.false_positives,
+    with_unseen=lambda tally, share, boxes: (1 - share) * float(tally.images.false_positives.mean()) + share * boxes,
 )
-spurious_per_image = Metric(_spurious, upper=lambda tally: max(float(tally.spurious.max(initial=0)), 1.0))
-false_alert_rate = Metric(_false_alert_rate, trials=lambda tally: (int(tally.flagged.sum()), int(tally.images.sum())))
-ap50 = Metric(_ap50)
-undefended_ap50 = Metric(_undefended_ap50)
-ap50_loss = Metric(lambda tally, weights: _undefended_ap50(tally, weights) - _ap50(tally, weights), lower=-100.0)
+spurious_per_image = boxes_per_image(lambda tally: tally.images.spurious)
+false_alert_rate = Metric(
+    lambda tally, weights: percent(weights @ tally.images.flagged, weights @ tally.images.count),
+    trials=lambda tally: (int(tally.images.flagged.sum()), int(tally.images.count.sum())),
+)
+ap50, undefended_ap50 = _ap50("defended"), _ap50("undefended")
+ap50_loss = Metric(
+    lambda tally, weights: undefended_ap50.values(tally, weights) - ap50.values(tally, weights), lower=-100.0
+)
 
 
 def certified_true_positives(threat: ThreatModel, location: PatchLocation) -> Metric:
@@ -255,31 +233,23 @@ def certified_false_positives(threat: ThreatModel, location: PatchLocation) -> M
 
 
 def _certified_boxes(threat: ThreatModel, location: PatchLocation, outcome: int, *, unseen: float) -> Metric:
-    """The boxes of unseen images count as certified (`unseen` 100) or not (0), whichever is worse."""
+    def count(tally: Tally, *, certified: bool) -> Floats:
+        boxes = _boxes(tally)
+        chosen = boxes.outcome == outcome
+        return boxes.per_image(len(tally.ids), chosen & boxes.certified_at(threat, location) if certified else chosen)
 
-    def values(tally: Tally, weights: Floats) -> Floats:
-        return _boxes(tally).certified_share(threat, location, outcome, weights)
-
-    def worst(tally: Tally, share: float, boxes: int) -> float:
-        images, of_outcome = len(tally.images), _boxes(tally).outcome == outcome
-        per_image = float(_boxes(tally).count[of_outcome].sum()) / images
-        value = float(values(tally, np.ones((1, images)))[0])
-        return abs(unseen - with_unseen_objects(abs(unseen - value), per_image, share, boxes))
-
-    return Metric(values, with_unseen=worst)
+    return _share(partial(count, certified=True), partial(count, certified=False), unseen=unseen)
 
 
-def _boxes(tally: Tally) -> BoxTally:
-    assert tally.boxes is not None
+def _boxes(tally: Tally) -> BoxRows:
+    assert tally.boxes is not None  # fabrication certificates were requested
     return tally.boxes
 
 
-def _output_ap50(ranked: bool) -> Metric:
-    def values(tally: Tally, weights: Floats) -> Floats:
-        objects = SampledTally(tally, weights).objects_of_all_classes
-        return _boxes(tally).ap50(objects, weights, ranked=ranked)
-
-    return Metric(values)
+def _output_ap50(*, ranked: bool) -> Metric:
+    return Metric(
+        lambda tally, weights: _boxes(tally).ap50(weights @ tally.objects_per_class(), weights, ranked=ranked)
+    )
 
 
 output_ap50, ranked_ap50 = _output_ap50(ranked=False), _output_ap50(ranked=True)
@@ -287,21 +257,19 @@ output_ap50, ranked_ap50 = _output_ap50(ranked=False), _output_ap50(ranked=True)
 
 def undefended_clean_recall(row: int) -> Metric:
     """The clean recall of the undefended detector at one base threshold of its curve."""
-    return Metric(lambda tally, weights: _at_row(tally, row, weights, lambda curve: curve.clean_recall[0]))
+    return Metric(
+        lambda tally, weights: np.concatenate(
+            [curve.clean_recall[0] for curve in tally.curves("undefended", weights, row)]
+        )
+    )
 
 
 def undefended_fppi(row: int) -> Metric:
     """The FPPI of the undefended detector at one base threshold of its curve."""
 
-    def upper(tally: Tally) -> float:
-        assert tally.undefended is not None
-        entries = tally.undefended.at_row(row)
-        per_image = np.bincount(entries.image, weights=entries.false_positives, minlength=1)
-        return max(float(per_image.max()), 1.0)
+    def wrong(tally: Tally) -> Floats:
+        assert tally.undefended is not None  # curves were requested
+        rows = tally.undefended.at_row(row)
+        return np.asarray(np.bincount(rows.image, rows.false_positives, len(tally.ids)), np.float64)
 
-    return Metric(lambda tally, weights: _at_row(tally, row, weights, lambda curve: curve.fppi[0]), upper=upper)
-
-
-def _at_row(tally: Tally, row: int, weights: Floats, value: Callable[[Curve], Floats]) -> Floats:
-    assert tally.undefended is not None
-    return np.concatenate([np.asarray(value(curve)) for curve in tally.undefended.at_row(row).sampled(weights)])
+    return boxes_per_image(wrong)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,79 +19,35 @@ from objectseeker.metrics.average_precision import (
     envelope_area,
     false_positives,
     greedy_match,
-    percent,
     ratio,
 )
-from objectseeker.metrics.image_set import BoxTable, ImageSet
+from objectseeker.metrics.image_set import BoxTable, CountedRows, ImageSet
 
 TRUE_POSITIVE, FALSE_POSITIVE, IGNORED = 1, 0, -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BoxTally:
-    """The output boxes of some images at one operating point, one entry per box.
+class BoxRows(CountedRows):
+    """The output boxes of some images at one operating point, one row per box.
 
     Attributes:
-        image: Row of the image.
         label: Class of the dataset.
-        count: How many boxes the entry counts: 1, unless summed.
         outcome: TRUE_POSITIVE, FALSE_POSITIVE, or IGNORED: the box took an ignored object.
         score: NaN once summed: AP needs every box.
         ranking_score: The mean of the base score and the certified score; where that is equal, the score decides.
         ranked_outcome: The outcome where boxes are matched in the order of the ranking score.
-        certified: Per threat (locations, boxes): certified not fabricated.
+        certified: Per threat (boxes, locations): certified not fabricated.
     """
 
-    image: Ints
     label: Ints
-    count: Ints
     outcome: npt.NDArray[np.int8]
     score: Floats
     ranking_score: Floats
     ranked_outcome: npt.NDArray[np.int8]
     certified: Mapping[ThreatModel, Bools]
 
-    @classmethod
-    def concatenate(cls, parts: Sequence[BoxTally], starts: Sequence[int]) -> BoxTally:
-        """Join those of consecutive images; the images of each part begin at its start."""
-        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
-        arrays["image"] = np.concatenate([part.image + start for part, start in zip(parts, starts, strict=True)])
-        certified = {
-            threat: np.concatenate([part.certified[threat] for part in parts], axis=1) for threat in parts[0].certified
-        }
-        return cls(**arrays, certified=certified)
-
-    def select(self, kept: Bools | Ints, **changes: Any) -> BoxTally:
-        """Return some of the boxes, with other values of some attributes."""
-        arrays: dict[str, Any] = {name: getattr(self, name)[kept] for name in _ARRAYS}
-        certified = {threat: holds[:, kept] for threat, holds in self.certified.items()}
-        return replace(self, **arrays | {"certified": certified} | changes)
-
-    def of_images(self, place: Ints) -> BoxTally:
-        """Return the boxes of the images whose `place` is not -1, at these places."""
-        kept = place[self.image] >= 0
-        return self.select(kept, image=place[self.image[kept]])
-
-    def summed(self) -> BoxTally:
-        """Return the same counts as if all images were one; ranks are lost."""
-        key = np.concatenate([self.label[None], self.outcome[None], *self.certified.values()])
-        kinds, first, kind = np.unique(key, axis=1, return_index=True, return_inverse=True)
-        count = np.bincount(kind.ravel(), weights=self.count, minlength=kinds.shape[1]).astype(np.int64)
-        unknown = np.full(len(first), np.nan)
-        return self.select(
-            first, image=np.zeros(len(first), np.int64), count=count, score=unknown, ranking_score=unknown
-        )
-
-    def certified_share(self, threat: ThreatModel, location: PatchLocation, outcome: int, weights: Floats) -> Floats:
-        """Return the percentage of the boxes of an outcome that is certified, of samples (samples, images)."""
-        chosen = self.outcome == outcome
-        certified = chosen & self.certified[threat][ALL_LOCATIONS.index(location)]
-        images = weights.shape[1]
-        part, whole = (
-            weights @ np.bincount(self.image[some], self.count[some], images).astype(np.float64)
-            for some in (certified, chosen)
-        )
-        return percent(part, whole)
+    def certified_at(self, threat: ThreatModel, location: PatchLocation) -> Bools:
+        return np.asarray(self.certified[threat][:, ALL_LOCATIONS.index(location)])
 
     def ap50(self, objects: Floats, weights: Floats, *, ranked: bool = False) -> Floats:
         """Return AP at IoU 0.5 of samples, mean over classes: the area under the precision envelope.
@@ -121,12 +76,7 @@ class BoxTally:
         return ratio(total, classes)
 
 
-_ARRAYS = tuple(item.name for item in fields(BoxTally) if item.name != "certified")
-
-
-def tally_boxes(
-    image_set: ImageSet, rule: PruningRule, recovered: BoxTable, threats: Sequence[ThreatModel]
-) -> BoxTally:
+def tally_boxes(image_set: ImageSet, rule: PruningRule, recovered: BoxTable, threats: Sequence[ThreatModel]) -> BoxRows:
     """Count the output boxes of a rule: base boxes, then those `recovered`, in the detector's labels.
 
     The certified score is about the first threat's patch anywhere.
@@ -148,7 +98,7 @@ def tally_boxes(
         scores = rule.certified_scores(observation, boxes, patch)
         ranks.append(ranking_scores(base_scores, boxes.score, scores))
     table, ranking_score = BoxTable.concatenate(tables), np.concatenate(ranks)
-    return BoxTally(
+    return BoxRows(
         image=table.image,
         label=table.detections.label,
         count=np.ones(len(table), np.int64),
@@ -156,7 +106,7 @@ def tally_boxes(
         score=table.detections.score,
         ranking_score=ranking_score,
         ranked_outcome=_outcomes(table, _order(ranking_score, table.detections.score), image_set),
-        certified={threat: np.concatenate(certified, axis=1) for threat, certified in lists.items()},
+        certified={threat: np.concatenate(certified, axis=1).T for threat, certified in lists.items()},
     )
 
 

@@ -194,9 +194,10 @@ def measure_slices(tally: Tally, tags: ImageTags, requested: Sequence[str], thre
     Raises:
         ObjectSeekerError: The tally holds sums over all images only, so it cannot be sliced.
     """
-    if requested and int(tally.images.max(initial=1)) > 1:
+    images = int(tally.images.count.sum())
+    if requested and len(tally.ids) < images:
         raise ObjectSeekerError(
-            f"slices need a tally per image: got sums over {int(tally.images.sum()):,} images. Use a sample of the run."
+            f"slices need a tally per image: got sums over {images:,} images. Use a sample of the run."
         )
     selected = {
         name: selector(tally)
@@ -238,7 +239,7 @@ def slice_selectors(requested: str, tally: Tally, tags: ImageTags) -> dict[str, 
     """Return how to select each slice that COLUMN or COLUMN=VALUE names, by its name."""
     column, equals, value = requested.partition("=")
     if column == "class":
-        labels = [label_of(value, tally.names)] if equals else np.unique(tally.label).tolist()
+        labels = [label_of(value, tally.names)] if equals else np.unique(tally.objects.label).tolist()
         return {f"class={tally.names[n]}": partial(Tally.of_classes, labels=[n]) for n in labels}
     if column == "size":
         limits = {name: OBJECT_SIZES[name] for name in ([_size(value)] if equals else OBJECT_SIZES)}
@@ -273,23 +274,23 @@ def _size(value: str) -> str:
 
 
 def _slice_metrics(name: str, part: Tally, threat: ThreatModel) -> SliceMetrics:
-    objects = int(part.objects.sum())
+    objects = int(part.objects.count.sum())
     of_objects = name.partition("=")[0] in OBJECT_COLUMNS
 
     def known(one: Metric) -> float | None:
         value = one.value(part)
         return None if np.isnan(value) else value
 
-    of_images = not of_objects and len(part.images) > 0
+    of_images = not of_objects and len(part.ids) > 0
     return SliceMetrics(
         name=name,
-        images=len(np.unique(part.image)) if of_objects else len(part.images),
+        images=len(np.unique(part.objects.image)) if of_objects else len(part.ids),
         objects=objects,
         clean_recall=known(metric.clean_recall),
         certified={location: known(metric.certified_recall(threat, location)) for location in PATCH_LOCATIONS},
-        vacuous_far=part.vacuous_count(threat, "far"),
+        vacuous_far=part.objects.vacuous_count(threat, "far"),
         joint_certified_recall=(
-            known(metric.joint_certified_recall(threat)) if of_images and threat in part.guaranteed else None
+            known(metric.joint_certified_recall(threat)) if of_images and threat in part.images.guaranteed else None
         ),
         fppi=known(metric.fppi) if of_images else None,
     )

@@ -20,8 +20,7 @@ from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.metrics.average_precision import Curve, undefended_curve, unpruned_curve
 from objectseeker.metrics.certified import joint_certificates_of
-from objectseeker.metrics.defended_images import DefendedImageSet, counted, shares
-from objectseeker.metrics.evaluation import DefendedOutcome
+from objectseeker.metrics.defended_images import DefendedImageSet, DefendedOutcome, counted, shares
 from objectseeker.metrics.image_set import ImageSet, split_images
 from objectseeker.metrics.settings import EvaluationSettings
 
@@ -237,8 +236,8 @@ def by_object_size(
     if len(bins) < 2 or list(bins) != sorted(set(bins)):
         raise ObjectSeekerError(f"size bins must be at least two ascending limits: got {list(bins)}")
     defended = DefendedImageSet.from_settings(image_set, settings)
-    point = _outcome(settings, defended).point
-    verdicts = None if point is None else defended.certified(point.rule, settings.threat)
+    rule = _outcome(settings, defended).rule
+    verdicts = None if rule is None else defended.certified(rule, settings.threat)
     image = image_set.ground_truth.image[image_set.counted]
     width, height = image_set.width[image], image_set.height[image]
     share = visible_area(image_set.ground_truth.detections.xyxy[image_set.counted], width, height) / (width * height)
@@ -300,7 +299,7 @@ def _outcome(
     settings: EvaluationSettings, defended: DefendedImageSet, *, curve: Curve | None = None
 ) -> DefendedOutcome:
     curve = defended.curve(settings) if curve is None else curve
-    return DefendedOutcome(settings, curve, defended.at_operating_point(settings, curve))
+    return defended.at_operating_point(settings, curve)
 
 
 def _by_follow(
@@ -319,19 +318,19 @@ def _by_patch(
     """One operating point, many patches (area, aspect), all certified in one go."""
     defended = DefendedImageSet.from_settings(image_set, settings)
     outcome = _outcome(settings, defended)
-    point = outcome.point
-    if point is None:
+    rule = outcome.rule
+    if rule is None:
         return [outcome] * len(shapes)
     threat = settings.threat
     patches = [Patch(one, aspect, where, threat.count) for one, aspect in shapes for where in PATCH_LOCATIONS]
-    certified, vacuous = (counted(image_set, verdicts) for verdicts in defended.certified(point.rule, threat, patches))
+    certified, vacuous = (counted(image_set, verdicts) for verdicts in defended.certified(rule, threat, patches))
     each = [slice(i, i + len(PATCH_LOCATIONS)) for i in range(0, len(patches), len(PATCH_LOCATIONS))]
-    points = [replace(point, certified=certified[i], vacuous=vacuous[i]) for i in each]
+    outcomes = [replace(outcome, certified=certified[i], vacuous=vacuous[i]) for i in each]
     if jointly and threat.count == 1:
         anywhere = [Patch(one, aspect, "anywhere") for one, aspect in shapes]
         found = joint_certificates_of(
-            defended.proofs, point.rule, anywhere, certification_threshold=threat.certification_threshold
+            defended.proofs, rule, anywhere, certification_threshold=threat.certification_threshold
         )
         counts = [sum(image.count for image in of_patch) for of_patch in found]
-        points = [replace(one, remaining=count) for one, count in zip(points, counts, strict=True)]
-    return [replace(outcome, point=one) for one in points]
+        outcomes = [replace(one, remaining=count) for one, count in zip(outcomes, counts, strict=True)]
+    return outcomes

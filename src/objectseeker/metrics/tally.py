@@ -7,10 +7,10 @@ bootstrap sample of either are measured by the same formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from objectseeker.core.threats import ALL_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.average_precision import (
     NO_BOXES,
-    CurveTally,
+    Curve,
+    CurveRows,
     ScoredBoxes,
     candidate_pairs,
     false_positives,
@@ -31,8 +32,8 @@ from objectseeker.metrics.average_precision import (
     tally_curve,
 )
 from objectseeker.metrics.defended_images import DefendedImageSet
-from objectseeker.metrics.image_set import NO_IMAGES, BoxTable, ImageSet, OnImage, open_workers
-from objectseeker.metrics.output_boxes import BoxTally, tally_boxes
+from objectseeker.metrics.image_set import NO_IMAGES, BoxTable, CountedRows, ImageSet, OnImage, map_images
+from objectseeker.metrics.output_boxes import BoxRows, tally_boxes
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 from objectseeker.metrics.track_certificates import (
     SequenceTally,
@@ -42,225 +43,178 @@ from objectseeker.metrics.track_certificates import (
 )
 
 MAX_TALLIED_IMAGES = 100_000  # of more images only sums are kept: some 100 MB; there are then no confidence intervals
+Detector = Literal["undefended", "defended"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tally:
-    """The counts of a run under one rule, image by image and object by object.
+class ImageRows(CountedRows):
+    """What is counted per image.
 
     Attributes:
-        names: The classes of the dataset.
-        ids: The images.
-        images: Number of images of each row: 1, or all of them after `summed`.
+        ignored: Objects that do not count.
         flagged: Images to whose base boxes masks add a box.
         false_positives: Boxes of the defended detector that match no object.
         spurious: Boxes that masks add and that overlap no object of their class, ignored ones included, with an IoU
             of 0.5 or more.
-        image: Row of the image of each object that counts; the following arrays have one entry per object, too.
-        objects: Number of objects of each entry: 1, unless summed.
-        size: Visible share of the image.
-        found: Whether the defended detector detects it on the clean image.
-        certified: Per threat (locations, objects).
-        guaranteed: Per threat and image the objects that are guaranteed to remain under one patch anywhere.
+        guaranteed: Per threat the objects that are guaranteed to remain under one patch anywhere.
         guaranteed_boxes: The boxes that cover them at least.
-        undefended: True and false positives at every base threshold, where curves were requested.
-        boxes: The output boxes, where fabrication certificates were requested.
     """
 
-    names: tuple[str, ...]
-    ids: tuple[str, ...]
-    images: Ints
+    ignored: Ints
     flagged: Ints
     false_positives: Ints
     spurious: Ints
-    image: Ints
-    objects: Ints
-    number: Ints  # within the image
+    guaranteed: Mapping[ThreatModel, Ints]
+    guaranteed_boxes: Mapping[ThreatModel, Ints]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectRows(CountedRows):
+    """The objects that count.
+
+    Attributes:
+        number: Within the image.
+        label: Class of the dataset.
+        box: Corners.
+        size: Visible share of the image.
+        found: Whether the defended detector detects it on the clean image.
+        certified: Per threat (objects, locations).
+        vacuous: Likewise: certified only because no position is allowed.
+    """
+
+    number: Ints
     label: Ints
     box: Floats
     size: Floats
     found: Bools
     certified: Mapping[ThreatModel, Bools]
     vacuous: Mapping[ThreatModel, Bools]
-    guaranteed: Mapping[ThreatModel, Ints]
-    guaranteed_boxes: Mapping[ThreatModel, Ints]
-    undefended: CurveTally | None
-    defended: CurveTally | None
-    boxes: BoxTally | None = None
+
+    def certified_at(self, threat: ThreatModel, location: PatchLocation) -> Bools:
+        return np.asarray(self.certified[threat][:, ALL_LOCATIONS.index(location)])
+
+    def vacuous_count(self, threat: ThreatModel, location: PatchLocation) -> int:
+        """Count the objects that are certified only because no position is allowed."""
+        return int(self.count[self.vacuous[threat][:, ALL_LOCATIONS.index(location)]].sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Tally:
+    """The counts of a run under one rule.
+
+    Attributes:
+        names: The classes of the dataset.
+        ids: The images.
+        images: What is counted per image.
+        objects: What is counted per object.
+        boxes: The output boxes, where fabrication certificates were requested.
+        base_thresholds: Of the curves: the protocol's, then that of a fixed rule.
+        undefended: True and false positives at every base threshold, where curves were requested.
+        defended: Likewise.
+        scored: The undefended detector's boxes, for COCO's AP50; of whole runs, where curves were requested.
+        sequences: The tallies of sequences, by name; of whole runs, where tracks were requested.
+    """
+
+    names: tuple[str, ...]
+    ids: tuple[str, ...]
+    images: ImageRows
+    objects: ObjectRows
+    boxes: BoxRows | None = None
+    base_thresholds: Floats = field(default_factory=lambda: BASE_THRESHOLDS)
+    undefended: CurveRows | None = None
+    defended: CurveRows | None = None
+    scored: ScoredBoxes | None = None
+    sequences: Mapping[str, SequenceTally] = field(default_factory=dict)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Tally]) -> Tally:
         """Join the tallies of consecutive images."""
-        starts = np.cumsum([0, *(len(part.images) for part in parts)])
-        first = parts[0]
-
-        def joined(name: str, axis: int = 0) -> dict[ThreatModel, Any]:
-            return {
-                one: np.concatenate([getattr(part, name)[one] for part in parts], axis) for one in getattr(first, name)
-            }
-
-        arrays: dict[str, Any] = dict.fromkeys(_CURVES)
-        arrays |= {
-            name: CurveTally.concatenate([getattr(part, name) for part in parts])
-            for name in _CURVES
-            if getattr(first, name) is not None
-        }
-        for name in (*_OF_IMAGES, *_OF_OBJECTS):
-            arrays[name] = np.concatenate([getattr(part, name) for part in parts])
-        return cls(
-            names=first.names,
+        starts = np.cumsum([0, *(len(part.ids) for part in parts[:-1])]).tolist()
+        tables = [part._tables() for part in parts]
+        scored = [part.scored for part in parts if part.scored is not None]
+        return replace(
+            parts[0],
             ids=tuple(key for part in parts for key in part.ids),
-            image=np.concatenate([part.image + start for part, start in zip(parts, starts, strict=False)]),
-            certified=joined("certified", 1),
-            vacuous=joined("vacuous", 1),
-            guaranteed=joined("guaranteed"),
-            guaranteed_boxes=joined("guaranteed_boxes"),
-            boxes=None
-            if first.boxes is None
-            else BoxTally.concatenate([part.boxes for part in parts if part.boxes is not None], starts[:-1].tolist()),
-            **arrays,
+            scored=ScoredBoxes.join(scored) if scored else None,
+            sequences=merge_sequences(part.sequences for part in parts),
+            **{name: rows.concatenate([one[name] for one in tables], starts) for name, rows in tables[0].items()},
         )
 
     def summed(self) -> Tally:
         """Return the same counts as if all images were one: metrics stay, their confidence intervals are lost."""
-        verdicts = [self.found[None], *self.certified.values(), *self.vacuous.values()]
-        key = np.concatenate([self.label[None], *verdicts])
-        kinds, first, kind = np.unique(key, axis=1, return_index=True, return_inverse=True)
-        part = self._select_objects(first)
-        return replace(
-            part,
-            ids=("all images",),
-            objects=np.bincount(kind.ravel(), weights=self.objects, minlength=kinds.shape[1]).astype(np.int64),
-            image=np.zeros(len(first), np.int64),
-            boxes=None if self.boxes is None else self.boxes.summed(),
-            **self._changed(lambda counts: counts.sum(keepdims=True), CurveTally.summed),
-        )
+        tables: dict[str, Any] = {name: rows.summed(KEYS, COUNTS) for name, rows in self._tables().items()}
+        if self.boxes is not None:
+            unknown = np.full(len(tables["boxes"].image), np.nan)  # AP needs every box
+            tables["boxes"] = replace(tables["boxes"], score=unknown, ranking_score=unknown)
+        return replace(self, ids=("all images",), **tables)
 
     def of_images(self, chosen: Ints) -> Tally:
         """Return the tally of some images, in this order, each at most once."""
-        place = np.full(len(self.images), -1)
+        place = np.full(len(self.ids), -1)
         place[chosen] = np.arange(len(chosen))
-        part = self._select_objects(place[self.image] >= 0)
-        return replace(
-            part,
-            ids=tuple(self.ids[n] for n in chosen.tolist()),
-            image=place[part.image],
-            boxes=None if self.boxes is None else self.boxes.of_images(place),
-            **self._changed(lambda counts: counts[chosen], lambda curves: curves.of_images(chosen)),
-        )
+        tables: dict[str, Any] = {name: rows.of_images(place) for name, rows in self._tables().items()}
+        tables["images"] = replace(self.images.select(chosen), image=np.arange(len(chosen)))
+        return replace(self, ids=tuple(self.ids[n] for n in chosen.tolist()), scored=None, sequences={}, **tables)
 
     def of_images_with_objects(self) -> Tally:
-        return self.of_images(np.unique(self.image))
+        return self.of_images(np.unique(self.objects.image))
 
     def of_classes(self, labels: Sequence[int]) -> Tally:
-        """Return the tally of the objects of some classes."""
-        part = self._select_objects(np.isin(self.label, labels))
-        boxes = None if self.boxes is None else self.boxes.select(np.isin(self.boxes.label, labels))
-        changed = self._changed(lambda counts: counts, lambda curves: curves.of_classes(labels))
-        return replace(part, boxes=boxes, **changed)
+        """Return the tally of the objects and boxes of some classes; what is counted per image stays."""
+        tables: dict[str, Any] = self._tables()
+        del tables["images"]
+        return replace(self, **{name: rows.select(np.isin(rows.label, labels)) for name, rows in tables.items()})
 
     def of_sizes(self, above: float, up_to: float) -> Tally:
-        """Return the tally of the objects of some sizes, as shares of the image; curves stay those of all."""
-        return self._select_objects((self.size > above) & (self.size <= up_to))
+        """Return the tally of the objects of some sizes, as shares of the image, without curves."""
+        chosen = (self.objects.size > above) & (self.objects.size <= up_to)
+        return replace(self, objects=self.objects.select(chosen), undefended=None, defended=None)
 
-    def _changed(self, counts: Callable[[Ints], Ints], curves: Callable[[CurveTally], CurveTally]) -> dict[str, Any]:
-        """Return what there is per image, changed: counts, and curves where there are any."""
-        known = {name: getattr(self, name) for name in _CURVES}
-        changed: dict[str, Any] = {name: None if one is None else curves(one) for name, one in known.items()}
-        for name in _OF_THREATS:
-            changed[name] = {threat: counts(of_images) for threat, of_images in getattr(self, name).items()}
-        return {name: counts(getattr(self, name)) for name in _OF_IMAGES} | changed
+    def has_objects_of(self, other: Tally) -> bool:
+        """Return whether another tally holds the same images, in the same order, with the same objects."""
+        return (self.ids, self.names) == (other.ids, other.names) and all(
+            np.array_equal(getattr(self.objects, name), getattr(other.objects, name))
+            for name in ("image", "label", "box")
+        )
 
-    def _select_objects(self, kept: Bools | Ints) -> Tally:
-        verdicts: dict[str, Any] = {
-            name: {threat: holds[:, kept] for threat, holds in getattr(self, name).items()}
-            for name in ("certified", "vacuous")
-        }
-        return replace(self, **{name: getattr(self, name)[kept] for name in ("image", *_OF_OBJECTS)}, **verdicts)
+    def objects_per_image(self) -> Floats:
+        return self.objects.per_image(len(self.ids))
 
-    def vacuous_count(self, threat: ThreatModel, location: PatchLocation) -> int:
-        """Count the objects that are certified only because no position is allowed."""
-        return int(self.objects[self.vacuous[threat][ALL_LOCATIONS.index(location)]].sum())
+    def objects_per_class(self, holds: Bools | None = None) -> Ints:
+        """Count the objects, or those of which something holds: (images, classes of the dataset)."""
+        rows, shape = self.objects if holds is None else self.objects.select(holds), (len(self.ids), len(self.names))
+        cells = np.bincount(rows.image * shape[1] + rows.label, rows.count, shape[0] * shape[1])
+        return cells.astype(np.int64).reshape(shape)
+
+    def curve(self, detector: Detector) -> Curve:
+        """Return the curve of all images."""
+        objects = self.objects_per_class().sum(axis=0)
+        return self._changes(detector).total(self.base_thresholds, objects, int(self.images.count.sum()))
+
+    def curves(self, detector: Detector, weights: Floats, row: int | None = None) -> Iterator[Curve]:
+        """Yield the curves of samples of the images, by the protocol, or at one row of the base thresholds."""
+        rows, chosen = self._changes(detector), slice(len(BASE_THRESHOLDS))
+        if row is not None:
+            rows, chosen = rows.at_row(row), slice(row, row + 1)
+        else:
+            rows = rows.select(rows.row < chosen.stop)
+        return rows.sampled(self.base_thresholds[chosen], self.objects_per_class(), self.images.count, weights)
+
+    def _changes(self, detector: Detector) -> CurveRows:
+        changes = self.defended if detector == "defended" else self.undefended
+        assert changes is not None  # curves were requested
+        return changes
+
+    def _tables(self) -> dict[str, Any]:
+        names = ("images", "objects", "boxes", "undefended", "defended")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-_OF_IMAGES = ("images", "flagged", "false_positives", "spurious")
-_OF_THREATS = ("guaranteed", "guaranteed_boxes")
-_OF_OBJECTS = ("objects", "number", "label", "box", "size", "found")
-_CURVES = ("undefended", "defended")
-
-
-class SampledTally:
-    """The sums of a tally over samples of its images; the first axis of every result are the samples.
-
-    Args:
-        tally: The counts.
-        weights: (samples, images), how often each image is in each sample.
-    """
-
-    def __init__(self, tally: Tally, weights: Floats) -> None:
-        self.tally, self.weights = tally, weights
-
-    @cached_property
-    def images(self) -> Floats:
-        return self._sum(self.tally.images)
-
-    @cached_property
-    def flagged(self) -> Floats:
-        return self._sum(self.tally.flagged)
-
-    @cached_property
-    def false_positives(self) -> Floats:
-        return self._sum(self.tally.false_positives)
-
-    @cached_property
-    def spurious(self) -> Floats:
-        return self._sum(self.tally.spurious)
-
-    @cached_property
-    def objects(self) -> Floats:
-        return self._sum(self._per_image())
-
-    def certified(self, threat: ThreatModel, location: PatchLocation) -> Floats:
-        return self._sum(self._per_image(self.tally.certified[threat][ALL_LOCATIONS.index(location)]))
-
-    def guaranteed(self, threat: ThreatModel) -> Floats:
-        return self._sum(self.tally.guaranteed[threat])
-
-    def guaranteed_boxes(self, threat: ThreatModel) -> Floats:
-        return self._sum(self.tally.guaranteed_boxes[threat])
-
-    @cached_property
-    def objects_per_class(self) -> Floats:
-        return self._sum(self._per_image_and_class(np.ones_like(self.tally.found)))
-
-    @cached_property
-    def objects_of_all_classes(self) -> Floats:
-        """Return the objects of every class of the dataset, also of those that do not occur."""
-        shape = len(self.tally.images), len(self.tally.names)
-        cell = self.tally.image * shape[1] + self.tally.label
-        return self._sum(np.bincount(cell, self.tally.objects, shape[0] * shape[1]).reshape(shape))
-
-    @cached_property
-    def found_per_class(self) -> Floats:
-        return self._sum(self._per_image_and_class(self.tally.found))
-
-    def _sum(self, counts: Ints | Floats) -> Floats:
-        return np.asarray(self.weights @ counts.astype(np.float64))
-
-    def _per_image(self, holds: Bools | None = None) -> Floats:
-        """Count the objects of each image, or those of which something holds."""
-        image, objects = self.tally.image, self.tally.objects
-        if holds is not None:
-            image, objects = image[holds], objects[holds]
-        return np.asarray(np.bincount(image, objects, len(self.tally.images)), np.float64)
-
-    def _per_image_and_class(self, holds: Bools) -> Floats:
-        """Return an array (images, occurring classes)."""
-        occurring, label = np.unique(self.tally.label, return_inverse=True)
-        shape = len(self.tally.images), len(occurring)
-        cell = self.tally.image * shape[1] + label
-        counts = np.bincount(cell[holds], self.tally.objects[holds], shape[0] * shape[1])
-        return np.asarray(counts.reshape(shape), np.float64)
+KEYS = ("label", "row", "found", "outcome", "certified", "vacuous")  # what sums keep apart,
+COUNTS = (  # and what they add up
+    *("count", "ignored", "flagged", "spurious", "true_positives", "false_positives"),
+    *("guaranteed", "guaranteed_boxes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,25 +240,6 @@ class TallyRequest:
     tracks: TrackCriteria | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunTally:
-    """The tally of a run, and what is not a sum over images: boxes sorted by score, and sequences.
-
-    Attributes:
-        tally: The counts.
-        ignored_objects: Objects that do not count.
-        scored: The undefended detector's boxes, for COCO's AP50, where curves were requested.
-        sequences: The tallies of sequences, by name, where tracks were requested.
-        per_image: Whether the tally has one row per image.
-    """
-
-    tally: Tally
-    ignored_objects: int
-    scored: ScoredBoxes | None
-    sequences: Mapping[str, SequenceTally]
-    per_image: bool
-
-
 def tally_images(
     images: Sequence[ObservedImage],
     label_map: LabelMap,
@@ -313,7 +248,7 @@ def tally_images(
     max_images: int | None = MAX_TALLIED_IMAGES,
     processes: int = 1,
     on_image: OnImage = lambda: None,
-) -> RunTally:
+) -> Tally:
     """Count everything that metrics are made of; the images are read once.
 
     The images are not kept: a stored run may be larger than memory. Several processes share them, with the same
@@ -333,76 +268,37 @@ def tally_images(
     if not len(images):
         raise ObjectSeekerError(NO_IMAGES)
     per_image = max_images is None or len(images) <= max_images
-    parts: list[RunTally] = []
-    with open_workers(images, label_map, processes=processes, on_image=on_image) as crew:
-        for some in crew.each(_tally_parts, (request, per_image)):
-            parts += some
-            if not per_image and len(parts) > 1:
-                parts = [_joined(parts, per_image=False)]
-    return _joined(parts, per_image=per_image)
+    work = partial(tally_part, request=request, per_image=per_image)
+    parts: list[Tally] = []
+    for part in map_images(work, images, label_map, processes=processes, on_image=on_image):
+        parts.append(part)
+        if not per_image:
+            parts = [Tally.concatenate(parts).summed()]
+    return Tally.concatenate(parts)
 
 
-def _joined(parts: Sequence[RunTally], *, per_image: bool) -> RunTally:
-    tally = Tally.concatenate([part.tally for part in parts])
-    scored = [part.scored for part in parts if part.scored is not None]
-    return RunTally(
-        tally if per_image else tally.summed(),
-        sum(part.ignored_objects for part in parts),
-        ScoredBoxes.join(scored) if scored else None,
-        merge_sequences(part.sequences for part in parts),
-        per_image,
-    )
-
-
-def _tally_parts(image_sets: Iterable[ImageSet], argument: tuple[TallyRequest, bool]) -> list[RunTally]:
-    request, per_image = argument
-    parts = []
-    for image_set in image_sets:
-        tally = tally_part(image_set, request)
-        scored = ScoredBoxes.of(image_set) if request.curves else None
-        sequences = _sequences(image_set, request)
-        tally = tally if per_image else tally.summed()
-        parts.append(RunTally(tally, int(image_set.ignore.sum()), scored, sequences, per_image))
-    return parts
-
-
-def _sequences(image_set: ImageSet, request: TallyRequest) -> dict[str, SequenceTally]:
-    if request.tracks is None or request.rule is None:
-        return {}
-    maskings = request.tracks.maskings()
-    return tally_sequences(
-        image_set.images,
-        image_set.label_map,
-        request.rule,
-        request.settings.threat,
-        lambda image: [masking.observation(image) for masking in maskings],
-    )
-
-
-def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
+def tally_part(image_set: ImageSet, request: TallyRequest, *, per_image: bool = True) -> Tally:
     """Count one set of images that are in memory."""
     settings, rule, images = request.settings, request.rule, len(image_set.images)
     defended = DefendedImageSet.from_settings(image_set, settings)
-    counted = image_set.counted
-    image, box = image_set.ground_truth.image[counted], image_set.ground_truth.detections.xyxy[counted]
-    width, height = image_set.width[image], image_set.height[image]
-    first = np.searchsorted(image_set.ground_truth.image, np.arange(images))
-    curves: list[CurveTally | None] = [None, None]
+    curves: dict[str, Any] = {}
     if request.curves:
         rules = [settings.on_curve(threshold) for threshold in BASE_THRESHOLDS.tolist()]
         # A rule that is not a point of the curve comes after it: it does not affect the AP.
         rules += [] if settings.fixed_rule is None else [settings.fixed_rule]
         thresholds = np.array([one.base_threshold for one in rules])
-        curves = [
-            tally_curve(image_set, thresholds, [NO_BOXES] * len(rules)),
-            tally_curve(image_set, thresholds, defended.recovered_in_dataset(rules)),
-        ]
+        curves = {
+            "base_thresholds": thresholds,
+            "undefended": tally_curve(image_set, thresholds, [NO_BOXES] * len(rules)),
+            "defended": tally_curve(image_set, thresholds, defended.recovered_in_dataset(rules)),
+            "scored": ScoredBoxes.of(image_set),
+        }
     flagged, wrong, spurious = np.zeros((3, images), np.int64)
     found = np.zeros(len(image_set.ground_truth), np.bool_)
     verdicts: dict[ThreatModel, tuple[Bools, Bools]] = {}
     guaranteed: dict[ThreatModel, Ints] = {}
     guaranteed_boxes: dict[ThreatModel, Ints] = {}
-    output: BoxTally | None = None
+    output, sequences = None, {}
     if rule is not None:
         (added,) = defended.recovered_boxes([rule])
         flagged[added.image] = 1
@@ -420,28 +316,47 @@ def tally_part(image_set: ImageSet, request: TallyRequest) -> Tally:
             jointly = defended.jointly_certified(rule, threat)
             guaranteed[threat] = np.array([one.count for one in jointly])
             guaranteed_boxes[threat] = np.array([one.boxes for one in jointly])
-    return Tally(
+        if request.tracks is not None:
+            maskings = request.tracks.maskings()
+            sequences = tally_sequences(
+                image_set.images,
+                image_set.label_map,
+                rule,
+                settings.threat,
+                lambda image: [masking.observation(image) for masking in maskings],
+            )
+    objects, counted = image_set.ground_truth, image_set.counted
+    image, box = objects.image[counted], objects.detections.xyxy[counted]
+    width, height = image_set.width[image], image_set.height[image]
+    tally = Tally(
         names=image_set.names,
         ids=tuple(one.id for one in image_set.images),
-        images=np.ones(images, np.int64),
-        flagged=flagged,
-        false_positives=wrong,
-        spurious=spurious,
-        image=image,
-        objects=np.ones(len(counted), np.int64),
-        number=counted - first[image],
-        label=image_set.ground_truth.detections.label[counted],
-        box=box,
-        size=visible_area(box, width, height) / (width * height),
-        found=found[counted],
-        certified={threat: certified for threat, (certified, _) in verdicts.items()},
-        vacuous={threat: vacuous for threat, (_, vacuous) in verdicts.items()},
-        guaranteed=guaranteed,
-        guaranteed_boxes=guaranteed_boxes,
-        undefended=curves[0],
-        defended=curves[1],
+        images=ImageRows(
+            image=np.arange(images),
+            count=np.ones(images, np.int64),
+            ignored=np.bincount(objects.image[image_set.ignore], minlength=images),
+            flagged=flagged,
+            false_positives=wrong,
+            spurious=spurious,
+            guaranteed=guaranteed,
+            guaranteed_boxes=guaranteed_boxes,
+        ),
+        objects=ObjectRows(
+            image=image,
+            count=np.ones(len(counted), np.int64),
+            number=counted - np.searchsorted(objects.image, np.arange(images))[image],
+            label=objects.detections.label[counted],
+            box=box,
+            size=visible_area(box, width, height) / (width * height),
+            found=found[counted],
+            certified={threat: certified.T for threat, (certified, _) in verdicts.items()},
+            vacuous={threat: vacuous.T for threat, (_, vacuous) in verdicts.items()},
+        ),
         boxes=output,
+        sequences=sequences,
+        **curves,
     )
+    return tally if per_image else tally.summed()
 
 
 def count_spurious(recovered: BoxTable, image_set: ImageSet) -> Ints:

@@ -262,7 +262,7 @@ def _variants(context: FigureContext) -> Drawn:
             "detector": name,
             "ap50": one.defended.ap50,
             "base_threshold": one.defended.base_threshold,
-            "mask_threshold": one.defended.mask_threshold,
+            "mask_threshold": one.defended.at_point()["mask_threshold"],
             "clean_recall": one.defended.clean_recall,
             **{f"certified_{where}": share for where, share in one.defended.certified_recall().items()},
             "vacuous_far": one.defended.vacuous_far,
@@ -281,7 +281,7 @@ def _variants(context: FigureContext) -> Drawn:
         for row, hatch in zip(table, HATCHES, strict=False)
     ]
     note = f"IoU: certified for boxes with an IoU above {IOU_THRESHOLD:g}; IoA: that cover more than T of the object. "
-    note += _note(context, gaps=any(one.defended.point is None for one in found.values()))
+    note += _note(context, gaps=any(one.defended.rule is None for one in found.values()))
     panel = replace(_bar_panel(bars, names, "%"), title=f"undefended AP50: {undefended:.1f} %")
     first = dict.fromkeys(table[0]) | {"detector": "undefended", "ap50": undefended}
     return [first, *table], Plot("IoA or IoU, per class or class-agnostic", [panel], note)
@@ -446,7 +446,7 @@ def _value_ticks(steps: Sequence[SweepPoint]) -> dict[float, str]:
 
 
 def _has_gaps(steps: Sequence[SweepPoint | Part]) -> bool:
-    return any(step.outcome.point is None for step in steps)
+    return any(step.outcome.rule is None for step in steps)
 
 
 def _why_empty(steps: Sequence[SweepPoint]) -> str:

@@ -161,8 +161,9 @@ def report_data(source: ReportSource) -> ReportData:
     undefended, coco = undefended_curve(image_set), coco_ap50(image_set)
     defended = measured(image_set, source.settings)
     caveat = defended.caveat()
-    if defended.point is None:
+    if defended.rule is None:
         raise ObjectSeekerError(caveat or "there is no such operating point")
+    recall = np.asarray(defended.recall_per_class)
     has_objects = image_set.objects_per_class > 0
     metrics = {
         "labeled": True,
@@ -176,13 +177,13 @@ def report_data(source: ReportSource) -> ReportData:
                 "label": c,
                 "undefended_ap50": float(undefended.ap50[c]),
                 "ap50": float(defended.curve.ap50[c]),
-                "clean_recall": defended.recall(c),
+                "clean_recall": float(recall[c]),
             }
             for c in np.flatnonzero(has_objects).tolist()
         ],
     }
     caveats = [] if caveat is None else [f"{caveat[0].upper()}{caveat[1:]}."]
-    return ReportData(image_set, defended.point.rule, metrics, caveats)
+    return ReportData(image_set, defended.rule, metrics, caveats)
 
 
 def _unlabeled_data(source: ReportSource) -> ReportData:
