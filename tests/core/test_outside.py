@@ -174,7 +174,7 @@ def test_one_patch_and_the_outside_is_never_easier_than_either():
 def test_certificates_over_time_are_about_positions():
     case = generate(1, make=windowed(1))
     for patch in (Patch(location="outside"), Patch(with_outside=True), Patch(count=3)):
-        with pytest.raises(ObjectSeekerError, match="certificates over time are about one patch at one position"):
+        with pytest.raises(ObjectSeekerError, match="certificates over time need one patch at one position"):
             frame_positions(Rule(), case.observation, case.ground_truth, patch)
 
 
