@@ -63,7 +63,7 @@ def main() -> int:
         views_per_step=options.views_per_step,
         immune_view_fraction=options.immune_view_fraction,
     )
-    targets = one_an_image(targets_of_run(attacked.pipeline, run, sys.maxsize, options.seed), options)
+    targets = one_an_image(targets_of_run(attacked.pipeline, run, options.seed), options)
     say(f"{len(targets)} objects observed, each in an image of its own", begin)
     broken = 0
     for name in options.only or HIDDEN:

@@ -88,7 +88,7 @@ def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace)
     attacked = load_attack(defense())
     assert attacked.mode == "black-box"
     assert attacked.defense.fingerprint == attacked.pipeline.seeker.detector.fingerprint
-    targets = list(targets_of_run(attacked.pipeline, stored(workplace), 5, 0))
+    targets = list(targets_of_run(attacked.pipeline, stored(workplace), 0))
     assert {(target.image_id, target.labels, target.class_name) for target in targets} == {
         ("cam1/1", (0, 1), "person"),
         ("cam2/1", (0, 1), "person"),
@@ -114,13 +114,13 @@ def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace)
 def test_objects_of_unknown_classes_and_ignored_ones_are_left_out(workplace):
     pipeline = load_attack(defense()).pipeline
     run = stored(workplace, dataset_labels=(0, 0, -1), labels=(0, 1))
-    assert [target.image_id for target in targets_of_run(pipeline, run, 5, 0)] == ["cam1/1"]
-    assert len(list(targets_of_run(pipeline, stored(workplace), 1, 0))) == 1
+    assert [target.image_id for target in targets_of_run(pipeline, run, 0)] == ["cam1/1"]
+    assert len(list(targets_of_run(pipeline, stored(workplace), 0))) == 2
     run = stored(workplace, dataset_labels=(-1, -1, -1))
     with pytest.raises(ObjectSeekerError, match="no annotated object"):
-        list(targets_of_run(pipeline, run, 5, 0))
+        list(targets_of_run(pipeline, run, 0))
     blind = load_attack(defense(rule=Rule(classwise=False))).pipeline  # labels are not used there
-    assert [target.labels for target in targets_of_run(blind, run, 5, 0)] == [(-1,), (-1,)]
+    assert [target.labels for target in targets_of_run(blind, run, 0)] == [(-1,), (-1,)]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_every_defense_is_attacked_as_it_is(workplace, settings, count):
         settings.get("fill", 114),
         settings.get("masks", Halves(6)),
     )
-    (target,) = targets_of_images(attacked.pipeline, [workplace / "cam1/1.png"], 3)
+    (target,) = targets_of_images(attacked.pipeline, [workplace / "cam1/1.png"])
     assert (target.labels, target.class_name) == ((0,), "man")
     patch = Patch(0.02, 1.0, "over", count)
     results = run_attack(attacked, [target], patch, replace(QUICK, steps=1), workplace / "out")
@@ -185,7 +185,7 @@ def test_what_cannot_be_attacked_that_way_is_one_sentence(workplace):
         load_attack(defense(), mode="gray")
     PIL.Image.fromarray(np.zeros((60, 90, 3), np.uint8)).save(workplace / "black.png")
     with pytest.raises(ObjectSeekerError, match="no object with a score"):
-        list(targets_of_images(load_attack(defense()).pipeline, [workplace / "black.png"], 1))
+        list(targets_of_images(load_attack(defense()).pipeline, [workplace / "black.png"]))
 
 
 def test_a_broken_guarantee_leaves_one_folder_that_checks_itself(tmp_path):
@@ -196,7 +196,7 @@ def test_a_broken_guarantee_leaves_one_folder_that_checks_itself(tmp_path):
     attacked = load_attack(leaky)
     assert attacked.mode == "white-box"
     PIL.Image.fromarray(make_image()).save(tmp_path / "image.png")
-    targets = list(targets_of_images(attacked.pipeline, [tmp_path / "image.png"], 1))
+    targets = list(targets_of_images(attacked.pipeline, [tmp_path / "image.png"]))
     budget = AttackBudget(steps=16, restarts=2, views_per_step=8, views_per_batch=32)
     results = run_attack(attacked, targets, Patch(AREA), budget, tmp_path / "out")
     assert results.broken_guarantees == 1

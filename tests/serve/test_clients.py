@@ -50,7 +50,7 @@ def test_tritonclient_with_binary_tensors(builtin):
     for name, array in (("boxes", expected.xyxy), ("scores", expected.score), ("labels", expected.label)):
         assert answer.as_numpy(name).dtype == array.dtype
         assert answer.as_numpy(name).tobytes() == array.tobytes()
-    with pytest.raises(triton.InferenceServerException, match="The served defense is"):
+    with pytest.raises(triton.InferenceServerException, match="unknown version"):
         client.infer("objectseeker", [given], model_version="1")
 
 

@@ -177,10 +177,10 @@ class Fabrication:
 
     def measure(self, rows: Sequence[Row]) -> tuple[dict[str, Any], None]:
         """Return success rates; `certified` counts wanted boxes that are made and certified not fabricated."""
-        made = {"undefended": "made_undefended", "defended": "made_defended", "certified": "wanted_certified"}
+        flags = {"undefended": "made_undefended", "defended": "made_defended", "certified": "wanted_certified"}
         summary = {
             "attacked": len(rows),
-            **{name: rate_with_interval(sum(row[key] for row in rows), len(rows)) for name, key in made.items()},
+            **{name: rate_with_interval(sum(row[key] for row in rows), len(rows)) for name, key in flags.items()},
             "new_boxes": sum(row["new_boxes"] for row in rows),
             "certified_new_boxes": sum(row["certified"] for row in rows),
             "broken_guarantees": sum(row["guarantee_broken"] for row in rows),

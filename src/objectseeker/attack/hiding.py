@@ -154,9 +154,9 @@ class HidingOutcome:
         finds, fitting = pipeline.finding_boxes(self.target, boxes), fits(self.target, boxes)
         known = repeats(boxes, clean)  # there without the patch: a hidden horse was not misclassified as its rider
         renamed = fitting & ~pipeline.has_label(self.target, boxes) & ~known
-        found, misclassified, disappeared = EFFECT_KINDS
+        still_found, misclassified, disappeared = EFFECT_KINDS
         return {
-            "object": found if finds.any() else misclassified if renamed.any() else disappeared,
+            "object": still_found if finds.any() else misclassified if renamed.any() else disappeared,
             "fabricated": int(np.count_nonzero(~(finds | fitting | known))),
         }
 
@@ -292,8 +292,8 @@ def evaluate(pipeline: Pipeline, solution: Solution, system: AttackedSystem) -> 
     """Evaluate a solution by the real pipeline; the undefended detector alone needs no masked views."""
     task, image = solution.task, solution.task.draw(solution.patches)
     if system == "undefended":
-        (found,) = pipeline.seeker.detector([image])
-        base = found.with_min_score(pipeline.rule.base_threshold)
+        (detections,) = pipeline.seeker.detector([image])
+        base = detections.with_min_score(pipeline.rule.base_threshold)
         return EvaluatedImage(solution, image, base, base, pipeline.judge(task.target, base))
     observation = pipeline.observe(image)
     base, output = pipeline.base_boxes(observation), pipeline.rule.prune(observation)

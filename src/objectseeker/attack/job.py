@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,12 +166,12 @@ def attack(
         device=device,
     )
     if isinstance(source, Run):
-        targets = targets_of_run(setup.pipeline, source, max_objects, seed)
+        targets = targets_of_run(setup.pipeline, source, seed)
     else:
         paths = [source] if isinstance(source, str | Path) else source
-        targets = targets_of_images(setup.pipeline, list(map(Path, paths)), max_objects)
+        targets = targets_of_images(setup.pipeline, list(map(Path, paths)))
     chosen: list[Target] = []
-    for target in targets:
+    for target in islice(targets, max_objects):
         chosen.append(target)
         on_progress(len(chosen), max_objects)
     folder = None if out is None else Path(out)

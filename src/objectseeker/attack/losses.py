@@ -1,5 +1,7 @@
 """Losses on the raw outputs of a network: the objectives of the gradient attacks.
 
+Every loss takes boxes N x A x 4, in network pixels, and scores N x A x C of N views.
+
 A box shows the object if it covers more than T of it (or, if the rule is about IoU, has an IoU above T with it), has at
 least the score required in its view, has one of the object's labels, and has it as best class or is in a view in which
 every class counts. The score required in a masked view is the rule's lowest; near a line of the mask, where the
@@ -77,13 +79,7 @@ class LossTargets:
 
 
 def hiding_loss(boxes: Tensor, scores: Tensor, targets: LossTargets) -> tuple[Tensor, Tensor]:
-    """Return the loss (N,) and whether the view still shows the object (N,).
-
-    Args:
-        boxes: N x A x 4, in network pixels.
-        scores: N x A x C.
-        targets: One row per view.
-    """
+    """Return the loss and whether the view still shows the object, one per view: (N,) each."""
     import torch
 
     overlap = targets.overlap(boxes)
@@ -104,14 +100,9 @@ def hiding_loss(boxes: Tensor, scores: Tensor, targets: LossTargets) -> tuple[Te
 def planting_loss(
     boxes: Tensor, scores: Tensor, targets: LossTargets, planted: Tensor, valid: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss (N,) and whether a box to plant is missing (N,).
+    """Return the loss and whether a box to plant is missing, one per untouched view: (N,) each.
 
-    Args:
-        boxes: N x A x 4, in network pixels.
-        scores: N x A x C.
-        targets: One row per view, all of them untouched views.
-        planted: The boxes to plant, N x P x 4.
-        valid: Which of them exist, N x P.
+    The boxes to plant are `planted` (N, P, 4), of which those exist that are `valid` (N, P).
     """
     import torch
 
@@ -158,13 +149,7 @@ class DegradingTargets:
 
 
 def degrading_loss(boxes: Tensor, scores: Tensor, targets: DegradingTargets) -> Tensor:
-    """Return the loss of all views: shown objects, missing fabricated boxes, missing planted boxes.
-
-    Args:
-        boxes: N x A x 4, in network pixels.
-        scores: N x A x C.
-        targets: One row per view.
-    """
+    """Return the loss of all views: shown objects, missing fabricated boxes, missing planted boxes."""
     import torch
 
     logits, valid = logit(scores), targets.label >= 0
@@ -176,12 +161,12 @@ def degrading_loss(boxes: Tensor, scores: Tensor, targets: DegradingTargets) -> 
     required = _logit_of(targets.score) if 0 < targets.score < 1 else 0.0
     shown = torch.relu(best - required + LOGIT_MARGIN).mean(2)
     loss = (shown * valid).sum() / valid.sum().clamp(min=1)
-    right = torch.zeros_like(logits, dtype=torch.bool)
+    true_positives = torch.zeros_like(logits, dtype=torch.bool)
     for n in range(targets.label.shape[1]):
         column = torch.nn.functional.one_hot(label[:, n], logits.shape[2]).bool()[:, None]
-        right = right | (near[:, n, :, None] & column)
-    wrong = logits.masked_fill(right | ~targets.classes, -20.0).flatten(1)
-    fabricated = wrong.topk(min(FABRICATED_BOXES, wrong.shape[1]), dim=1).values
+        true_positives = true_positives | (near[:, n, :, None] & column)
+    false_positives = logits.masked_fill(true_positives | ~targets.classes, -20.0).flatten(1)
+    fabricated = false_positives.topk(min(FABRICATED_BOXES, false_positives.shape[1]), dim=1).values
     loss = loss + torch.nn.functional.softplus(-fabricated).mean()
     if targets.plants and targets.label.shape[1]:
         covers = (covered_share(targets.box[:, :, None], boxes[:, None]) > MIN_PLANTED_COVER) & (fit < MAX_PLANTED_FIT)
@@ -239,7 +224,7 @@ def boxes_to_plant(pipeline: Pipeline, target: Target, immune: Bools) -> Floats:
     shown: Detections = observation.all_masked[counts]
     chosen: list[Floats] = []
     for box in shown.xyxy[np.argsort(-shown.score, kind="stable")]:
-        if any(ioa(box[None], other[None])[0, 0] > rule.filter_threshold for other in chosen):
+        if any(ioa(box[None], previous[None])[0, 0] > rule.filter_threshold for previous in chosen):
             continue
         parts = end_slices(box, share)
         overlap = pipeline.overlap(target, parts)

@@ -292,8 +292,8 @@ def defense_differences(attacked: Defense, requested: Defense) -> list[str]:
         return {**detector, **views, "rule": defense.rule.kind, **defense.rule.settings()}
 
     first, second = settings(attacked), settings(requested)
-    pairs = ((name, first.get(name), second.get(name)) for name in first | second)
-    return [f"{name} {value}, requested {other}" for name, value, other in pairs if value != other]
+    pairs = {name: (first.get(name), second.get(name)) for name in first | second}
+    return [f"{name} {pair[0]}, requested {pair[1]}" for name, pair in pairs.items() if pair[0] != pair[1]]
 
 
 def _describe_patch(patch: Patch) -> str:

@@ -369,8 +369,8 @@ def attack_by_random_search(
         images = [tasks[n].draw(of_task) for n, of_task in zip(numbers, patches, strict=True)]
         targets = [tasks[n].target for n in numbers]
         if system == "undefended":  # all images in one call
-            found = zip(targets, pipeline.seeker.detector(images), strict=True)
-            return [(strength(target, boxes), not pipeline.judge(target, boxes).undefended) for target, boxes in found]
+            pairs = zip(targets, pipeline.seeker.detector(images), strict=True)
+            return [(strength(target, boxes), not pipeline.judge(target, boxes).undefended) for target, boxes in pairs]
         states = []
         for target, image in zip(targets, images, strict=True):
             observation = pipeline.observe(image)

@@ -172,7 +172,7 @@ def _diverse(positions: Ints, count: int, size: tuple[int, int]) -> list[Ints]:
     """
     chosen: list[Ints] = []
     for position in positions:
-        if len(chosen) < count and all((np.abs(position - other) >= np.array(size) / 4).any() for other in chosen):
+        if len(chosen) < count and all((np.abs(position - kept) >= np.array(size) / 4).any() for kept in chosen):
             chosen.append(position)
     return [chosen[n % len(chosen)] for n in range(count)] if chosen else []
 

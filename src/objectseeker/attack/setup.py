@@ -55,12 +55,7 @@ def load_attack(
 ) -> AttackSetup:
     """Build a defense for an attack: white-box if its detector has gradients, black-box otherwise.
 
-    Args:
-        defense: The defense.
-        certification_threshold: T of certificates and verdicts. Default: that of the rule.
-        mode: "white-box" or "black-box", to choose.
-        device: The torch device.
-        autocast: Compute gradients in bfloat16; verdicts always come from the defended detector itself.
+    With `autocast` gradients are computed in bfloat16; verdicts always come from the defended detector itself.
     """
     if mode not in (None, *get_args(Mode)):
         raise ObjectSeekerError(f"mode must be white-box or black-box: got {mode!r}")
@@ -88,52 +83,44 @@ def _white_box(defense: Defense, detector: LoadedDetector, device: str) -> White
     return WhiteBox.from_detector(detector, predict=predict, device=device)
 
 
-def targets_of_images(pipeline: Pipeline, paths: Sequence[Path], max_objects: int) -> Iterator[Target]:
+def targets_of_images(pipeline: Pipeline, paths: Sequence[Path]) -> Iterator[Target]:
     """Yield the confident base boxes of images without annotations, the best of each image first."""
-    names, count = pipeline.class_names, 0
+    is_empty = True
     for path in paths:
-        if count == max_objects:
-            return
         image = load_image(path)
         observation = pipeline.observe(image)
         boxes = observation.base.with_min_score(max(MIN_OBJECT_SCORE, pipeline.rule.base_threshold))
-        order = np.argsort(-boxes.score, kind="stable")[: max_objects - count]
-        for number, (n, label) in enumerate(zip(order, boxes.label[order].tolist(), strict=True)):
-            yield Target(path.name, number, image, observation, boxes.xyxy[n], (label,), _class_name(names, label))
-            count += 1
-    if not count:
+        for number, n in enumerate(np.argsort(-boxes.score, kind="stable").tolist()):
+            is_empty, label = False, int(boxes.label[n])
+            name = _class_name(pipeline.class_names, label)
+            yield Target(path.name, number, image, observation, boxes.xyxy[n], (label,), name)
+    if is_empty:
         raise ObjectSeekerError(
             f"no object with a score of at least {MIN_OBJECT_SCORE}: got {', '.join(map(str, paths))}. "
             "Choose another image."
         )
 
 
-def targets_of_run(pipeline: Pipeline, run: Run, max_objects: int, seed: int) -> Iterator[Target]:
+def targets_of_run(pipeline: Pipeline, run: Run, seed: int) -> Iterator[Target]:
     """Yield annotated objects of a run, image by image in random order; every image is observed again.
 
     The certificate and the verdict must come from one pipeline, so the stored boxes of the run are not used. An object
     has every detector label that maps to its class; objects whose class has none are skipped.
     """
-    label_map, images = run.label_map, run.manifest.images
-    count = 0
+    label_map, images, is_empty = run.label_map, run.manifest.images, True
     for index in np.random.default_rng(require_seed(seed)).permutation(len(images)).tolist():
-        if index in run.unreadable:
-            continue
         entry = images[index]
         rows, numbers = label_map.map_to_detector(entry.ground_truth, classwise=pipeline.rule.classwise)
         selected = [n for n in np.unique(numbers).tolist() if not entry.ignore[n]]
-        if not selected:
+        if index in run.unreadable or not selected:
             continue
-        image = load_image(entry.path)
+        is_empty, image = False, load_image(entry.path)
         observation = pipeline.observe(image)
         for n in selected:
-            if count == max_objects:
-                return
-            labels, dataset_label = tuple(rows.label[numbers == n].tolist()), int(entry.ground_truth.label[n])
-            name = _class_name(label_map.dataset_names, dataset_label)
+            labels = tuple(rows.label[numbers == n].tolist())
+            name = _class_name(label_map.dataset_names, int(entry.ground_truth.label[n]))
             yield Target(entry.id, n, image, observation, entry.ground_truth.xyxy[n], labels, name)
-            count += 1
-    if not count:
+    if is_empty:
         raise ObjectSeekerError(
             f"no annotated object of a class that the detector knows: got the run {run.folder}. "
             "Attack single images, or observe an annotated dataset."

@@ -451,17 +451,17 @@ class _Scenes:
                     shown, rotation = _printed(pixels, rng), float(rng.uniform(-MAX_ROTATION, MAX_ROTATION))
                 canvas = _paste(canvas, shown, rectangle, rotation)
             inputs.append(straight_through(canvas.round(), canvas))
-        batch = torch.stack(inputs)
-        whole = np.tile([0, 0, batch.shape[3], batch.shape[2]], (len(chosen), 1))
-        outputs = self.white.window_outputs(batch, whole)
+        drawn = torch.stack(inputs)
+        whole = np.tile([0, 0, drawn.shape[3], drawn.shape[2]], (len(chosen), 1))
+        outputs = self.white.window_outputs(drawn, whole)
         loss = degrading_loss(*outputs, self._targets(chosen, plants=is_defended))
         if not is_defended:
             return loss
         views, windows = [], []
-        for image, n in zip(batch, chosen, strict=True):
+        for image, n in zip(drawn, chosen, strict=True):
             removed = view_rectangles(defense.masks.masks(*self.images[n].size))
             view = self.renderer.view_plan(n, removed[rng.integers(1, len(removed)), None])
-            filled = torch.tensor(view.filled, device=batch.device)
+            filled = torch.tensor(view.filled, device=drawn.device)
             views.append(fill_views(image[None], filled, defense.fill)[0])
             windows.append(view.window[0])
         outputs = self.white.window_outputs(torch.stack(views), np.stack(windows))
@@ -508,6 +508,6 @@ def _quality(boxes: Detections, objects: Detections, label_map: LabelMap) -> flo
     """Return the mean score of the best fitting box of each object, minus what fabricated boxes score."""
     boxes = label_map.map_to_dataset(boxes.with_min_score(SCORED_FROM))
     fits = (iou(objects.xyxy, boxes.xyxy) >= 0.5) & (objects.label[:, None] == boxes.label[None])
-    found = np.where(fits, boxes.score[None], 0.0).max(axis=1, initial=0.0)
+    best_scores = np.where(fits, boxes.score[None], 0.0).max(axis=1, initial=0.0)
     fabricated = np.sort(boxes.score[~fits.any(axis=0)])[::-1][:FABRICATED_LIMIT]
-    return float(found.mean() if len(found) else 0.0) - float(fabricated.sum()) / FABRICATED_LIMIT
+    return float(best_scores.mean() if len(best_scores) else 0.0) - float(fabricated.sum()) / FABRICATED_LIMIT

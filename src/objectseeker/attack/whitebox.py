@@ -51,10 +51,7 @@ class WhiteBox:
     def from_detector(cls, detector: Any, *, predict: Predict | None = None, device: str = "cpu") -> WhiteBox | None:
         """Return the gradients of a loaded network detector, or None if it has no `predict`.
 
-        Args:
-            detector: Any detector.
-            predict: The same network in torch, for a detector that runs it elsewhere.
-            device: The torch device of `predict`.
+        `predict` is the same network in torch, on `device`, for a detector that runs it elsewhere.
         """
         inner = getattr(detector, "function", detector)  # python:MODULE:FUNCTION wraps the user's object
         if not isinstance(inner, NetworkDetector):
@@ -136,11 +133,8 @@ class PatchRenderer:
     def render(self, image: Tensor, corner: Tensor, size: Tensor, patches: Tensor) -> Tensor:
         """Return network inputs B x 3 x H x W of images with patches, later ones over earlier ones.
 
-        Args:
-            image: Index of the image, (B,).
-            corner: x and y of each patch, (B, K, 2).
-            size: Width and height of the patches, (B, 2).
-            patches: Pixels 0..255, of which the first `size` count, (B, K, 3, h, w).
+        `image` (B,) is the index of the image, `corner` (B, K, 2) x and y of each patch. Of the `patches`
+        (B, K, 3, h, w), pixels 0..255, the first `size` (B, 2) = width, height count.
         """
         inputs = self.clean[image]
         for k in range(patches.shape[1]):
@@ -184,27 +178,27 @@ class PatchRenderer:
         where half of a pixel's weight is on removed pixels.
         """
         one_less, to_line = np.zeros_like(removed), np.zeros_like(removed)
-        for axis, place in enumerate((self.placements[image].x, self.placements[image].y)):
+        for axis, along in enumerate((self.placements[image].x, self.placements[image].y)):
             total = np.cumsum(self.weights[image][axis], axis=1, dtype=np.float64)
             total = np.concatenate([np.zeros((len(total), 1)), total], axis=1)
             start, end = removed[..., axis], removed[..., axis + 2]
             share = total[:, end] - total[:, start]  # of each network pixel's weight, on removed pixels
             first, last = _flagged_range(share > 0)
-            one_less[..., axis] = place.offset + first + (start > 0)
-            one_less[..., axis + 2] = place.offset + last - (end < place.resampling.raw)
+            one_less[..., axis] = along.offset + first + (start > 0)
+            one_less[..., axis + 2] = along.offset + last - (end < along.resampling.raw)
             first, last = _flagged_range(share >= HALF)
-            to_line[..., axis], to_line[..., axis + 2] = place.offset + first, place.offset + last
+            to_line[..., axis], to_line[..., axis + 2] = along.offset + first, along.offset + last
         nothing = (removed[..., :2] >= removed[..., 2:]).any(axis=-1, keepdims=True)
         return np.where(nothing, 0, one_less), np.where(nothing, 0, to_line)
 
     def affected_rectangle(self, image: int, corner: tuple[int, int], size: tuple[int, int]) -> Ints:
         """Return the rectangle of the network input that a patch can change, by the weights of the resize."""
         affected = np.zeros(4, np.int64)
-        for axis, place in enumerate((self.placements[image].x, self.placements[image].y)):
-            start, end = np.clip([corner[axis], corner[axis] + size[axis]], 0, place.resampling.raw)
+        for axis, along in enumerate((self.placements[image].x, self.placements[image].y)):
+            start, end = np.clip([corner[axis], corner[axis] + size[axis]], 0, along.resampling.raw)
             touched = (self.weights[image][axis][:, start:end] > 0).any(axis=1)
             first, last = _flagged_range(np.asarray(touched))
-            affected[[axis, axis + 2]] = place.offset + first, place.offset + last
+            affected[[axis, axis + 2]] = along.offset + first, along.offset + last
         return affected
 
     def mask_lines(self, image: int, masks: Masks) -> Floats:

@@ -40,13 +40,13 @@ app = typer.Typer(
 )
 
 
-def _quiet(given: bool) -> None:
-    if given:
+def _quiet(is_set: bool) -> None:
+    if is_set:
         be_quiet()
 
 
-def _verbose(given: bool) -> None:
-    if given:
+def _verbose(is_set: bool) -> None:
+    if is_set:
         be_verbose()
         log.info("objectseeker %s, Python %s, %s", objectseeker.__version__, python_version(), platform())
 
@@ -97,11 +97,11 @@ def _panel_rank(option: Any) -> int:
     return PANELS.index(panel) if panel in PANELS else PANELS.index("Output") - 1
 
 
-def commands(group: Any, before: str = "") -> dict[str, Any]:
+def commands(group: Any, prefix: str = "") -> dict[str, Any]:
     """Return all commands below a group by their words; a verb with subcommands is followed by them."""
-    found = {}
+    listed = {}
     for name, command in group.commands.items():
-        found[f"{before}{name}"] = command
+        listed[f"{prefix}{name}"] = command
         if hasattr(command, "commands"):
-            found |= commands(command, f"{before}{name} ")
-    return found
+            listed |= commands(command, f"{prefix}{name} ")
+    return listed

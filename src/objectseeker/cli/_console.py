@@ -88,7 +88,7 @@ def _duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[ProgressBar]:
+def progress(description: str, total: int) -> Iterator[ProgressBar]:
     """Show a progress bar with rate and time left on standard error, so that results can be piped."""
     columns = (
         TextColumn("{task.description}"),
@@ -103,8 +103,8 @@ def progress(what: str, total: int) -> Iterator[ProgressBar]:
     hidden = stderr_console.quiet or not stderr_console.is_terminal
     bar = Progress(*columns, console=stderr_console, transient=True, disable=hidden)
     with nullcontext() if hidden else bar:  # when it stops, rich before 14 prints an empty line for a disabled bar, too
-        yield ProgressBar(bar, bar.add_task(what, total=total))
-    log.debug("%s: %.3f s", what, time.monotonic() - began)
+        yield ProgressBar(bar, bar.add_task(description, total=total))
+    log.debug("%s: %.3f s", description, time.monotonic() - began)
 
 
 class Rate(ProgressColumn):
@@ -150,9 +150,9 @@ def escape(text: str) -> str:
     return _BRACKETS.sub(_literal, sanitize_line(text))
 
 
-def _literal(found: re.Match[str]) -> str:
+def _literal(match: re.Match[str]) -> str:
     """Backslashes count double before a tag and only there, so they get a tag that does nothing."""
-    backslashes, bracket = found[1], found[2]
+    backslashes, bracket = match[1], match[2]
     return (f"{backslashes * 2}[none][/none]" if backslashes else "") + (f"\\{bracket}" if bracket else "")
 
 
@@ -163,8 +163,8 @@ def print_next(command: str) -> None:
 
 def describe_duration(seconds: float) -> str:
     """Describe a time to plan with, in seconds, minutes, hours or days."""
-    for name, length, most in (("seconds", 1, 100), ("minutes", 60, 100), ("hours", 3600, 72)):
-        if seconds < most * length:
+    for name, length, max_count in (("seconds", 1, 100), ("minutes", 60, 100), ("hours", 3600, 72)):
+        if seconds < max_count * length:
             return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {name}"
     return f"{seconds / 86400:,.0f} days"
 
@@ -175,11 +175,11 @@ def print_json(content: Any) -> None:
 
 def terminal_table(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
     """Build a terminal table of rows. Names may look like markup, so all of it is plain text."""
-    made = Table(
+    table = Table(
         title=Text(sanitize_line(title)), box=SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False
     )
     for number, column in enumerate(rows[0] if rows else ()):
-        made.add_column(Text(sanitize_line(column)), justify="left" if number == 0 else "right", no_wrap=True)
+        table.add_column(Text(sanitize_line(column)), justify="left" if number == 0 else "right", no_wrap=True)
     for row in rows:
-        made.add_row(*(Text(sanitize_line(cell)) for cell in row.values()))
-    return made
+        table.add_row(*(Text(sanitize_line(cell)) for cell in row.values()))
+    return table

@@ -74,10 +74,10 @@ def _exit_now(code: int) -> NoReturn:
 
 
 def _describe_os_error(error: OSError) -> str:
-    what = error.strerror or str(error) or type(error).__name__
+    reason = error.strerror or str(error) or type(error).__name__
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what += ", make room or write elsewhere"
-    return f"cannot use {error.filename}: {what}" if error.filename else f"cannot read or write: {what}"
+        reason += ", make room or write elsewhere"
+    return f"cannot use {error.filename}: {reason}" if error.filename else f"cannot read or write: {reason}"
 
 
 def _fail_internal(error: Exception) -> NoReturn:
@@ -85,8 +85,8 @@ def _fail_internal(error: Exception) -> NoReturn:
         fail(NO_MEMORY)
     for line in traceback.format_exc().splitlines():
         log.debug("%s", line)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(place.filename).name}, line {place.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}, line {frame.lineno}"
     fail(
         f"this should not have happened, please report it with what --verbose prints: {type(error).__name__} in "
         f"{where}: {error}",

@@ -223,9 +223,9 @@ def tags_and_slices(run: Run, file: Path | None, slices: list[str] | None) -> tu
     tags = NO_TAGS if file is None else tags_of_run(file, run)
     if tags.missing:
         warn(f"{tags.missing} of {len(run.indices)} images have no row in {file}: they are in none of its slices")
-    asked = slices or list(tags.columns)
-    require_slices(asked, run.label_map.dataset_names, tags)
-    return tags, asked
+    requested = slices or list(tags.columns)
+    require_slices(requested, run.label_map.dataset_names, tags)
+    return tags, requested
 
 
 def read_class_map(text: str) -> dict[str, str]:

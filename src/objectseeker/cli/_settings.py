@@ -94,12 +94,12 @@ def read_names(file: Path) -> tuple[str, ...]:
     names = tuple(line.strip() for line in lines)
     if not 0 < len(names) <= MAX_CLASSES:
         raise ObjectSeekerError(f"{file} has {len(names)} lines: write one class name per line, by label")
-    before: set[str] = set()
+    previous: set[str] = set()
     for number, name in enumerate(names, 1):
-        if not name or name in before:
-            what = f"repeats {name[:80]!r}" if name else "is empty"
-            raise ObjectSeekerError(f"line {number} of {file} {what}: write every class name once, by label")
-        before.add(name)
+        if not name or name in previous:
+            problem = f"repeats {name[:80]!r}" if name else "is empty"
+            raise ObjectSeekerError(f"line {number} of {file} {problem}: write every class name once, by label")
+        previous.add(name)
     return names
 
 
@@ -117,12 +117,12 @@ def complete_setting(incomplete: str) -> list[tuple[str, str]]:
 def complete_defense(incomplete: str) -> list[str]:
     """Complete the name of a packaged defense, or the path of a JSON file."""
     folder, stem = Path(incomplete).parent, incomplete.rpartition("/")[2]
-    before = incomplete[: len(incomplete) - len(stem)]
+    prefix = incomplete[: len(incomplete) - len(stem)]
     try:
         entries = sorted(folder.iterdir() if not incomplete.endswith("/") else Path(incomplete).iterdir())
     except OSError:
         entries = []
-    files = [f"{before}{one.name}{'/' if one.is_dir() else ''}" for one in entries if _is_offered(one)]
+    files = [f"{prefix}{entry.name}{'/' if entry.is_dir() else ''}" for entry in entries if _is_offered(entry)]
     return [name for name in (*BUILTIN_DEFENSES, *files) if name.startswith(incomplete)]
 
 

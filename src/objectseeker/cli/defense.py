@@ -56,10 +56,10 @@ def new(
     if out.exists():
         raise ObjectSeekerError(f"--out must name a new file: got {out}. Change it with objectseeker defense set.")
     if spec in BUILTIN_DEFENSES:
-        made = change_settings(BUILTIN_DEFENSES[spec], settings or ())
+        defense = change_settings(BUILTIN_DEFENSES[spec], settings or ())
     else:
-        made = default_defense(spec, settings or ())
-    _save(made, out, as_json=as_json)
+        defense = default_defense(spec, settings or ())
+    _save(defense, out, as_json=as_json)
 
 
 @defense_app.command()

@@ -48,7 +48,7 @@ def demo(
     if as_json:
         print_json({"out": str(out), "patch_area": area, "masks": str(defense.masks), "objects": rows})
         return
-    counts = ", ".join(f"{sum(row['certified'][place] for row in rows)} {place}" for place in job.LOCATIONS)
+    counts = ", ".join(f"{sum(row['certified'][location] for row in rows)} {location}" for location in job.LOCATIONS)
     stdout_console.print(f"certified of {len(rows)} objects in {count} images: {counts}")
     large = [row for row in rows if row["area_fraction"] >= MIN_SHOWN]
     title = f"Objects of at least 1 % of their image, square patch of {area:.2%}; {len(rows) - len(large)} are smaller"

@@ -158,4 +158,4 @@ def _seconds(text: str, option: str) -> float:
             raise ValueError
     except ValueError:
         raise ObjectSeekerError(f"{option} must be a time in seconds or as h:mm:ss: got {text[:80]!r}") from None
-    return float(sum(part * 60**place for place, part in enumerate(reversed(parts))))
+    return float(sum(part * 60**power for power, part in enumerate(reversed(parts))))

@@ -108,9 +108,9 @@ def detect(
                 except ObjectSeekerError:
                     annotate = False
     else:
-        given = {"stride": stride != 1, "start": start != 0, "end": end is not None, "fps": fps is not None}
-        if any(given.values()):
-            options = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
+        used = {"stride": stride != 1, "start": start != 0, "end": end is not None, "fps": fps is not None}
+        if any(used.values()):
+            options = ", ".join(f"--{name}" for name, is_given in used.items() if is_given)
             raise ObjectSeekerError(
                 f"{options}: only for videos; if the images of a folder are frames, write video:FOLDER"
             )

@@ -112,13 +112,13 @@ def draw_detections(
         colors = [class_color(label) for label in boxes.label.tolist()]
         keys = _class_legend(boxes, names)
     else:
-        places = [one.unhidden for one in certificates]
-        colors = [CERTIFIED if "anywhere" in where else PARTLY if where else VULNERABLE for where in places]
-        for number, one in enumerate(certificates):
-            labels[number] += f"/{one.certified_score:.2f}"
+        locations = [certificate.unhidden for certificate in certificates]
+        colors = [CERTIFIED if "anywhere" in where else PARTLY if where else VULNERABLE for where in locations]
+        for number, certificate in enumerate(certificates):
+            labels[number] += f"/{certificate.certified_score:.2f}"
             if colors[number] == PARTLY:
-                labels[number] += " " + "+".join(one.unhidden)
-        unfabricated = [number for number, one in enumerate(certificates) if one.unfabricated]
+                labels[number] += " " + "+".join(certificate.unhidden)
+        unfabricated = [number for number, certificate in enumerate(certificates) if certificate.unfabricated]
         inside = [Layer(boxes.xyxy[unfabricated], color=WHITE, width=2)]  # the outlines cover all but its inside
         counts = ((text, color, colors.count(color)) for text, color in CERTIFICATE_LOOKS.items())
         keys = [LegendEntry(f"{text} ({count})", color) for text, color, count in counts if count]

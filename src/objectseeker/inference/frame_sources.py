@@ -209,12 +209,12 @@ def latest_frames(events: Generator[VideoFrame | LostFrame]) -> Generator[VideoF
 
 def _enqueue(waiting: deque[VideoFrame | LostFrame], event: VideoFrame | LostFrame) -> None:
     """Add `event`: a frame replaces the one that waits, a loss the first of too many."""
-    same_kind = [other for other in waiting if type(other) is type(event)]
+    same_kind = [waiting_event for waiting_event in waiting if type(waiting_event) is type(event)]
     if isinstance(event, VideoFrame):
         for frame in same_kind:
             waiting.remove(frame)
     elif len(same_kind) >= MAX_WAITING_LOSSES:
-        first, second = (other for other in same_kind[:2] if isinstance(other, LostFrame))
+        first, second = (waiting_event for waiting_event in same_kind[:2] if isinstance(waiting_event, LostFrame))
         waiting.remove(first)
         waiting[waiting.index(second)] = replace(second, skipped=second.skipped + first.skipped + 1)
     waiting.append(event)

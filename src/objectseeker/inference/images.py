@@ -94,8 +94,8 @@ class ImageInputs:
         data = self.dataset
         if data is None or not data.has_ground_truth:
             if class_map:
-                what = "images and folders have" if data is None else f"{data.spec} has"
-                raise ObjectSeekerError(f"--class-map is for the classes of a dataset: {what} none. Omit it.")
+                subject = "images and folders have" if data is None else f"{data.spec} has"
+                raise ObjectSeekerError(f"--class-map is for the classes of a dataset: {subject} none. Omit it.")
             return Categories.from_detector(detector_names), () if data is None else data.warnings
         match = match_classes(data.names, detector_names, class_map=class_map)
         labels = tuple(match.dataset_labels.tolist())
@@ -227,12 +227,12 @@ class ImageDetection(DetectionRun):
 
     def _start(self, journal: ProgressJournal | None, on_start: Callable[[str], None]) -> str | None:
         """Write the defense and state the cost; return why no new image may be processed, if that is so."""
-        before, known = 0, 0
+        finished, known = 0, 0
         reason = None if self.trust_detector else unverified_reason(self.seeker.detector)
         if journal is not None and self.out is not None and self.defense is not None:
-            before = sum(source.name in journal.images for source in self.sources)
+            finished = sum(source.name in journal.images for source in self.sources)
             known = len(journal.images)
-            if reason and known and before < self.total:
+            if reason and known and finished < self.total:
                 raise ObjectSeekerError(
                     f"{self.out} has {known:,} finished images, and {reason}; if this is the detector they were made "
                     "with, confirm that with --trust-detector, else use another folder"
@@ -243,8 +243,8 @@ class ImageDetection(DetectionRun):
         for warning in self.warnings:
             log.warning("%s", warning)
         views, why = ObservationSettings(self.seeker.masks).views_per_image()
-        left = self.total - before
-        done = f"{before:,} of {self.total:,} images done before; " if before else ""
+        left = self.total - finished
+        done = f"{finished:,} of {self.total:,} images done before; " if finished else ""
         on_start(f"{done}{why}: {left:,} images x {views:,} views = {left * views:,} forward passes")
         return reason if known else None
 

@@ -80,10 +80,10 @@ class ProgressJournal:
                 f"{self._file} is damaged or from another version: remove it, or use another folder"
             )
         if previous != settings:
-            what = "of another defense" if previous["defense"] != settings["defense"] else "with other certificates"
+            cause = "of another defense" if previous["defense"] != settings["defense"] else "with other certificates"
             raise ObjectSeekerError(
-                f"{self._file.parent} holds results {what} ({'; '.join(journal_differences(previous, settings))}): use "
-                "the previous settings, or another folder"
+                f"{self._file.parent} holds results {cause} ({'; '.join(journal_differences(previous, settings))}): "
+                "use the previous settings, or another folder"
             )
         self._read_lines(len(first))
 

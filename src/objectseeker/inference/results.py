@@ -253,16 +253,16 @@ def _certificates(
     hiding = seeker.certify(
         observation, boxes, patches, certification_threshold=threat.certification_threshold, bound=threat.bound
     )
-    made = seeker.certify_not_fabricated(observation, boxes, patches)
+    fabrication = seeker.certify_not_fabricated(observation, boxes, patches)
     columns: dict[str, Any] = {
         "vacuous_far": hiding.vacuous[PATCH_LOCATIONS.index("far")],
         "largest_square": hiding.largest_square,
-        "largest_square_not_fabricated": made.largest_square,
+        "largest_square_not_fabricated": fabrication.largest_square,
         "certified_score": seeker.certified_scores(observation, boxes, patches[PATCH_LOCATIONS.index("anywhere")]),
     }
     for number, patch in enumerate(patches):
         columns[patch.location] = hiding.certified[number]
-        columns[NOT_FABRICATED[patch.location]] = made.certified[number]
+        columns[NOT_FABRICATED[patch.location]] = fabrication.certified[number]
     return {name: columns[name].tolist() for name in (*CERTIFICATE, *OUTSIDE) if name in columns}
 
 
@@ -282,9 +282,9 @@ def annotate_result(
     shown = [
         BoxCertificate(
             [
-                place
-                for place in PATCH_LOCATIONS
-                if columns[place][n] and not (place == "far" and columns["vacuous_far"][n])
+                location
+                for location in PATCH_LOCATIONS
+                if columns[location][n] and not (location == "far" and columns["vacuous_far"][n])
             ],
             columns[NOT_FABRICATED["anywhere"]][n],
             columns["certified_score"][n],
@@ -362,9 +362,9 @@ class DetectionTotals:
         if self.threat is None:
             return []
         return [
-            {"patch": place, "not hidden": str(self.certified[place]), "not fabricated": str(self.certified[made])}
-            for place, made in NOT_FABRICATED.items()
-            if place != "outside" or self.has_windows
+            {"patch": name, "not hidden": str(self.certified[name]), "not fabricated": str(self.certified[column])}
+            for name, column in NOT_FABRICATED.items()
+            if name != "outside" or self.has_windows
         ]
 
     def notes(self) -> list[str]:
@@ -378,10 +378,10 @@ class DetectionTotals:
                 f"{', each frame separately' if self.unit == 'frames' else ''}"
             )
             lines.append(self.scope)
-        for counts, what in ((self.skipped, "skipped"), (self.other_class, 'listed as "other class"')):
+        for counts, outcome in ((self.skipped, "skipped"), (self.other_class, 'listed as "other class"')):
             if counts:
                 named = ", ".join(f"{name} {count}" for name, count in counts.most_common())
-                lines.append(f"{counts.total()} boxes {what}, of classes that the dataset does not have: {named}")
+                lines.append(f"{counts.total()} boxes {outcome}, of classes that the dataset does not have: {named}")
         if self.forward_passes and self.seconds:
             rate, passes = self.images / self.seconds, self.forward_passes / self.images
             unit = self.unit.removesuffix("s")
@@ -514,12 +514,12 @@ def save_results(
         labels.update(result.detections.label.tolist())
 
     def write_json(stream: BinaryIO) -> None:
-        before = b"[\n"
+        separator = b"[\n"
         for result in results():
             for row in result.coco_results(categories):
-                stream.write(before + json.dumps(row | info).encode())
-                before = b",\n"
-        stream.write(b"\n]\n" if before == b",\n" else b"[]\n")
+                stream.write(separator + json.dumps(row | info).encode())
+                separator = b",\n"
+        stream.write(b"\n]\n" if separator == b",\n" else b"[]\n")
 
     def write_csv(stream: BinaryIO) -> None:
         certificates = () if totals.threat is None else (*CERTIFICATE, *(OUTSIDE if totals.has_windows else ()))

@@ -184,9 +184,9 @@ class VideoDetection(DetectionRun):
 
 def require_empty(out: Path) -> None:
     """Reject a folder with earlier results: nothing is overwritten."""
-    for name, what in ((FRAMES, "a video"), (JOURNAL, "images")):
+    for name, kind in ((FRAMES, "a video"), (JOURNAL, "images")):
         if (out / name).exists():
-            raise ObjectSeekerError(f"{out} holds results of {what}: use another folder, or remove it")
+            raise ObjectSeekerError(f"{out} holds results of {kind}: use another folder, or remove it")
 
 
 @contextmanager

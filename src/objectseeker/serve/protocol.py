@@ -137,8 +137,8 @@ def to_tensors(result: ImageResult) -> Mapping[str, Array]:
     }
     if (columns := result.certificates) is not None:
         tensors["certified"] = np.array([columns[location] for location in PATCH_LOCATIONS]).T
-        made = [columns[NOT_FABRICATED[location]] for location in PATCH_LOCATIONS]
-        tensors["certified_not_fabricated"] = np.array(made).T
+        not_fabricated = [columns[NOT_FABRICATED[location]] for location in PATCH_LOCATIONS]
+        tensors["certified_not_fabricated"] = np.array(not_fabricated).T
         for name in ("vacuous_far", "largest_square", "largest_square_not_fabricated"):
             tensors[name] = np.array(columns[name])
         tensors["certified_scores"] = np.array(columns["certified_score"])

@@ -37,12 +37,12 @@ def load_seekers(defense: Defense, device: str | None, *, trust_detector: bool =
         ObjectSeekerError: The detector cannot be loaded, or the devices differ.
     """
     devices = all_gpus() if device == "cuda" else [None] if device is None else device.split(",")
-    seekers = [defense.build(one, trust_detector=trust_detector) for one in devices]
+    seekers = [defense.build(name, trust_detector=trust_detector) for name in devices]
     loaded = [cast(LoadedDetector, seeker.detector) for seeker in seekers]
-    for one, detector in zip(devices, loaded, strict=True):
+    for name, detector in zip(devices, loaded, strict=True):
         if detector.fingerprint != loaded[0].fingerprint:
             raise ObjectSeekerError(
-                f"--device must name devices that are alike: got {one}, which differs from {devices[0]}. "
+                f"--device must name devices that are alike: got {name}, which differs from {devices[0]}. "
                 "Certificates do not carry over. Serve each from its own process."
             )
     return seekers
