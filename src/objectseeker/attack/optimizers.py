@@ -12,7 +12,7 @@ rises. It uses only what the detector returns, in every view, and trusts no marg
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -99,9 +99,9 @@ def attack_by_gradients(
     return [solved[n] for n in range(len(tasks))]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _ViewSelection:
-    """The views that one task optimizes against, the untouched one first.
+@dataclass(slots=True, eq=False)
+class _TaskState:
+    """The views that one task optimizes against, the untouched one first, and how far it is.
 
     The views with the highest loss are used most: `priority` is the loss of each, once it is known. `immune` are the
     masks under which the patches change nothing. With `is_safe` these views prove the object: never believe that it is
@@ -113,6 +113,9 @@ class _ViewSelection:
     priority: Floats  # (V,)
     immune: Bools  # (M,)
     is_safe: bool
+    best_loss: float = np.inf
+    is_hidden: bool = False
+    loss_curve: list[float] = field(default_factory=list)
 
 
 class _AttackBatch:
@@ -136,7 +139,7 @@ class _AttackBatch:
         number = {key: n for n, key in enumerate(images)}
         self.renderer = PatchRenderer(white, list(images.values()))
         self.image = [number[id(task.target.image)] for task in tasks]
-        self.views = [self._select_views(n, system) for n in range(len(tasks))]
+        self.states = [self._select_views(n, system) for n in range(len(tasks))]
 
         tall, wide = max(task.patch_size[1] for task in tasks), max(task.patch_size[0] for task in tasks)
         start = np.zeros((len(tasks), len(tasks[0].start), tall, wide, 3), np.float32)
@@ -144,10 +147,6 @@ class _AttackBatch:
             slot[:, : task.patch_size[1], : task.patch_size[0]] = task.start
         self.patch = self._tensor(start).permute(0, 1, 4, 2, 3).contiguous()
         self.best, self.velocity = self.patch.clone(), torch.zeros_like(self.patch)
-        self.best_loss = np.full(len(tasks), np.inf)
-        self.hidden = np.zeros(len(tasks), np.bool_)
-        self.loss_curves: list[list[float]] = [[] for _ in tasks]
-
         self.index, self.size = self._tensor(self.image), self._tensor([task.patch_size for task in tasks])
         self.corner = self._tensor([task.position.corners for task in tasks])
         self.box = self._tensor(
@@ -159,7 +158,7 @@ class _AttackBatch:
 
     def run(self, on_progress: Progress) -> None:
         steps = self.budget.steps
-        defended = any(len(of_task.views) > 1 for of_task in self.views)
+        defended = any(len(of_task.views) > 1 for of_task in self.states)
         checked = 0
         active = np.arange(len(self.tasks))
         for step in range(steps):
@@ -179,17 +178,11 @@ class _AttackBatch:
 
     def solutions(self) -> list[Solution]:
         patches = self.best.round().byte().permute(0, 1, 3, 4, 2).cpu().numpy()
-        rows = zip(self.tasks, patches, self.best_loss, self.loss_curves, self.hidden, strict=True)
-        return [
-            Solution(
-                task,
-                patch[:, : task.patch_size[1], : task.patch_size[0]].copy(),
-                float(loss),
-                tuple(curve),
-                bool(hidden),
-            )
-            for task, patch, loss, curve, hidden in rows
-        ]
+        solutions = []
+        for task, patch, state in zip(self.tasks, patches, self.states, strict=True):
+            own = patch[:, : task.patch_size[1], : task.patch_size[0]].copy()
+            solutions.append(Solution(task, own, state.best_loss, tuple(state.loss_curve), state.is_hidden))
+        return solutions
 
     def _step(self, task_indices: Ints, progress: float) -> None:
         """Take one step for some tasks, each with the untouched view and a few masked ones."""
@@ -208,11 +201,11 @@ class _AttackBatch:
         (gradient,) = torch.autograd.grad(total.sum(), patch)
         of_view, values = losses.detach().cpu().numpy(), total.detach().cpu().numpy()
         for k, n in enumerate(task_indices):
-            own = owner == k
-            self.views[n].priority[view[own]] = of_view[own]
-            self.loss_curves[n].append(float(values[k]))
-            if len(self.views[n].views) == 1:
-                self._keep_best(n, values[k], not shown[own].any())
+            own, state = owner == k, self.states[n]
+            state.priority[view[own]] = of_view[own]
+            state.loss_curve.append(float(values[k]))
+            if len(state.views) == 1:
+                self._keep_best(n, float(values[k]), not shown[own].any())
         # Beyond a patch's own size the gradient is zero, so the velocity is, and sign(0) moves nothing.
         self.patch[rows], self.velocity[rows] = sign_step(self.patch[rows], self.velocity[rows], gradient, progress)
 
@@ -220,8 +213,8 @@ class _AttackBatch:
         """Evaluate all views of some tasks and keep the patches that are better than before."""
         import torch
 
-        task = np.repeat(task_indices, [len(self.views[n].views) for n in task_indices])
-        view = np.concatenate([np.arange(len(self.views[n].views)) for n in task_indices] or [np.empty(0, np.int64)])
+        task = np.repeat(task_indices, [len(self.states[n].views) for n in task_indices])
+        view = np.concatenate([np.arange(len(self.states[n].views)) for n in task_indices] or [np.empty(0, np.int64)])
         losses, shown = np.zeros(len(task)), np.zeros(len(task), np.bool_)
         for start in range(0, len(task), self.batch_size):
             part = slice(start, start + self.batch_size)
@@ -231,24 +224,25 @@ class _AttackBatch:
             losses[part], shown[part] = of_view.cpu().numpy(), shows
         for n in task_indices:
             of_task = task == n
-            self.views[n].priority[:] = losses[of_task]
-            self._keep_best(n, losses[of_task].sum(), not shown[of_task].any())
+            self.states[n].priority[:] = losses[of_task]
+            self._keep_best(n, float(losses[of_task].sum()), not shown[of_task].any())
 
     def _keep_best(self, n: int, loss: float, is_hidden: bool) -> None:
         """Keep the patches of a task, judged in all of its views, if they are the best so far."""
-        is_hidden = is_hidden and not self.views[n].is_safe
-        if (is_hidden, -loss) > (self.hidden[n], -self.best_loss[n]):
-            self.best[n], self.best_loss[n], self.hidden[n] = self.patch[n], loss, is_hidden
+        state = self.states[n]
+        is_hidden = is_hidden and not state.is_safe
+        if (is_hidden, -loss) > (state.is_hidden, -state.best_loss):
+            self.best[n], state.best_loss, state.is_hidden = self.patch[n], loss, is_hidden
 
     def _unfinished(self, active: Ints) -> Ints:
         """Return the tasks whose object no task has hidden yet."""
-        done = {id(self.tasks[n].target) for n in np.flatnonzero(self.hidden).tolist()}
+        done = {id(task.target) for task, state in zip(self.tasks, self.states, strict=True) if state.is_hidden}
         return np.array([n for n in active if id(self.tasks[n].target) not in done], np.int64)
 
     def _losses(self, task_indices: Ints, owner: Ints, view: Ints, patch: Tensor) -> tuple[Tensor, Bools]:
         """Return the loss of each view, and whether it shows the object; view k belongs to task owner[k]."""
         rows, owners = self._tensor(task_indices), self._tensor(owner)
-        of_view = [(self.views[task_indices[o]], v) for o, v in zip(owner, view, strict=True)]
+        of_view = [(self.states[task_indices[o]], v) for o, v in zip(owner, view, strict=True)]
         filled = self._tensor(np.stack([of_task.views.filled[v] for of_task, v in of_view]))
         window = np.stack([of_task.views.window[v] for of_task, v in of_view])
         lines = np.stack([of_task.lines[v] for of_task, v in of_view])
@@ -291,14 +285,14 @@ class _AttackBatch:
 
     def _choose_views(self, n: int) -> Ints:
         """Return the untouched view, and masked ones: half those with the highest loss, half at random."""
-        masks, count = len(self.views[n].views) - 1, self.budget.views_per_step
+        masks, count = len(self.states[n].views) - 1, self.budget.views_per_step
         if masks <= count:
             return np.arange(1 + masks)
-        order = 1 + np.lexsort((self.rng.random(masks), -self.views[n].priority[1:]))
+        order = 1 + np.lexsort((self.rng.random(masks), -self.states[n].priority[1:]))
         top = order[: -(-count // 2)]
         return np.concatenate([[WHOLE], top, self.rng.choice(order[len(top) :], count - len(top), replace=False)])
 
-    def _select_views(self, n: int, system: AttackedSystem) -> _ViewSelection:
+    def _select_views(self, n: int, system: AttackedSystem) -> _TaskState:
         """Return the views that the patches of task n can change.
 
         A task that attacks immune views also has those that the patches cannot change, as they would be if what is
@@ -311,7 +305,7 @@ class _AttackBatch:
         if system == "undefended":
             whole = self.renderer.view_plan(image, removed[: WHOLE + 1])
             nothing = np.zeros(len(observation.masks), np.bool_)
-            return _ViewSelection(whole, NO_LINES, np.zeros(1), nothing, False)
+            return _TaskState(whole, NO_LINES, np.zeros(1), nothing, False)
         views = self.renderer.view_plan(image, removed)
         affected = np.array(
             [self.renderer.affected_rectangle(image, corner, task.patch_size) for corner in task.position.corners]
@@ -329,13 +323,13 @@ class _AttackBatch:
         priority = SHOWN_PRIORITY * np.array(shown)[selected]
         single_view = PositionCertificates.from_target(self.pipeline, task.target, task.patch_size).evidence >= 1
         is_safe = task.position.proven or bool((single_view & immune[1:]).any())
-        return _ViewSelection(ViewPlan(views.window[selected], filled), lines, priority, immune[1:], is_safe)
+        return _TaskState(ViewPlan(views.window[selected], filled), lines, priority, immune[1:], is_safe)
 
     def _planted_boxes(self) -> tuple[Tensor, Tensor]:
         """Return the base boxes each task has to plant, on the network input (tasks, P, 4), and which exist."""
         planted = [
             self.renderer.to_network(image, boxes_to_plant(self.pipeline, task.target, of_task.immune))
-            for task, of_task, image in zip(self.tasks, self.views, self.image, strict=True)
+            for task, of_task, image in zip(self.tasks, self.states, self.image, strict=True)
         ]
         max_count = max(len(boxes) for boxes in planted)
         padded = np.zeros((len(planted), max_count, 4), np.float32)
