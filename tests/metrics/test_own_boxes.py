@@ -8,7 +8,7 @@ from evaluation_cases import image, noisy, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Bands, Halves, Rule, Windows
+from objectseeker import Bands, Halves, Patch, Rule, Windows
 from objectseeker.metrics import SearchSpace, ThreatModel
 from objectseeker.metrics.own_boxes import OwnBoxes, merge_tree
 from objectseeker.metrics.rule_search import (
@@ -32,10 +32,10 @@ def slow_spurious(rule, images):
     ]
 
 
-def slow_certified(rule, images):
+def slow_certified(rule, images, patches=PATCHES):
     """Which own boxes are certified, by `certify` itself."""
     verdicts = [
-        rule.certify(one.observation, one.observation.base.with_min_score(rule.base_threshold), PATCHES).certified
+        rule.certify(one.observation, one.observation.base.with_min_score(rule.base_threshold), patches).certified
         for one in images
     ]
     return np.concatenate(verdicts, axis=1)
@@ -63,6 +63,30 @@ def test_prices_are_those_of_prune_and_verdicts_those_of_certify(seed, shape, ba
         certified = slow_certified(rule, images)
         assert np.array_equal(own.certified(rule), certified)
         assert (own.bound(rule) | ~certified).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    shapes,
+    st.sampled_from([0.4, 0.5, 0.625, 0.9]),
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([("outside",), ("anywhere",), ("far", "outside"), ("outside", "over", "close")]),
+)
+def test_verdicts_at_every_location_against_several_patches_are_those_of_certify(
+    seed, shape, mask_threshold, count, locations
+):
+    rule = shape.with_thresholds(0.4, mask_threshold, shape.evidence_threshold)
+    threat = ThreatModel(area=0.02, count=count)
+    patches = [Patch(0.02, location=location, count=count) for location in locations]
+    for recipe in (Windows(1 / 2) + Bands(0.05), Halves(2) + Windows(1 / 2, 1 / 2) + Windows(1 / 3, 1 / 3)):
+        images = run(seed, 2, make=lambda width, height, lines, recipe=recipe: recipe.masks(width, height))
+        own = OwnBoxes(images, 0.4, 0.1, threat, locations)
+        certified = slow_certified(rule, images, patches)
+        assert np.array_equal(own.certified(rule), certified)
+        assert (own.bound(rule) | ~certified).all()
+        if rule.evidence_threshold is None and count < 3:
+            assert np.array_equal(own.decisive(rule.filter_ioa, rule.edge_factor) >= mask_threshold, certified)
 
 
 def test_all_mask_thresholds_at_once_are_each_of_them_alone():

@@ -66,8 +66,8 @@ def frontier_plot(tuning: Tuning) -> Plot:
         shares = [point.held_out_split.shares() for point in points]
         lines = [Line(name, x, [row[name] for row in shares], LINE_STYLES.get(name, MEAN_STYLE)) for name in shares[0]]
         if tuning.untuned is not None and not by_passes:
-            y = tuning.untuned.held_out_split.shares()["mean"]
-            lines.append(Line("mean, untuned", [_x(tuning.untuned, by_passes)], [y], UNTUNED_STYLE))
+            y = list(tuning.untuned.held_out_split.shares().values())[-1]
+            lines.append(Line(f"{lines[-1].label}, untuned", [_x(tuning.untuned, by_passes)], [y], UNTUNED_STYLE))
         panels.append(
             Panel(
                 x_label=x_label,

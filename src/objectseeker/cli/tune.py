@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -80,10 +80,11 @@ def tune(
         typer.Option(metavar="RECIPE", help="Masks to use; of a run, among its masks. [halves:30]"),
     ] = None,
     sample: Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of images to observe. [200]")] = None,
-    split: Annotated[
-        float, typer.Option(metavar="X", help="Share of the images to search. [0.5]", show_default=False)
-    ] = 0.5,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of --sample and of the split.")] = 0,
+    patch_location: Annotated[
+        str | None,
+        typer.Option(metavar="LOCATION", help="far, close, over, anywhere or outside alone.", rich_help_panel="Threat"),
+    ] = None,
     max_ap_loss: Annotated[
         float | None,
         typer.Option(metavar="POINTS", help="Clean AP50 that may be lost, in points.", rich_help_panel=LABELS),
@@ -113,6 +114,9 @@ def tune(
     interval, the one is chosen that certifies most of the detector's own boxes. The images are split in two: one part
     is searched, the other measures exactly the rule that is written. Exit code 1: it breaks the promise there.
 
+    Certified counts the mean of far, close and over, or --patch-location alone: outside is any number of patches of
+    any size and shape away from the object, which windows withstand.
+
     The default threshold is that of the best F1 where there are annotations, otherwise 0.5. --set fixes filter_ioa,
     edge_factor and cluster_distance, or sets an option of the detector. With annotations the price may be --max-ap-loss
     at an --operating-point instead, as in the paper.
@@ -120,14 +124,15 @@ def tune(
     Example:  objectseeker tune images/ --detector onnx:model.onnx --threshold 0.4 --out tuned
     Example:  objectseeker tune clip.mp4 --detector onnx:model.onnx --latency 500 --out tuned
     Example:  objectseeker tune runs/mine --threshold 0.4 --spurious 0.5 --passes 40 --out tuned
+    Example:  objectseeker tune images/ --detector builtin --patch-location outside --passes 60 --out tuned
     Example:  objectseeker tune runs/voc --max-ap-loss 1 --operating-point clean_recall=0.8 --out tuned
     Example:  objectseeker detect images/ --defense tuned/defense.json --certify --out found
     """
     from objectseeker import metrics
     from objectseeker.cli._tuning_tables import render_tuning, save_tuning, tuning_dict
-    from objectseeker.core.recipes import parse_recipe
+    from objectseeker.core.recipes import Halves, parse_recipe
     from objectseeker.metrics.search import LABELED_SPACE
-    from objectseeker.metrics.tuning import masks_for_budget
+    from objectseeker.metrics.tuning import masks_to_observe
     from objectseeker.report.plots import unavailable_reason
 
     labels = {"--max-ap-loss": max_ap_loss, "--operating-point": operating_point, "--tags": tags, "--by": slices}
@@ -138,6 +143,7 @@ def tune(
     if "base_threshold" in point:
         raise ObjectSeekerError(f"tune searches at clean_recall or fppi: got --operating-point {operating_point}")
     fixed, of_detector = _fixed_settings(settings or ())
+    location: Any = patch_location  # Patch rejects unknown locations
     model, is_run = threat.threat_model(), (Path(source) / "run.json").is_file()
     if is_run:
         if detector is not None or of_detector:
@@ -152,7 +158,7 @@ def tune(
             raise ObjectSeekerError(
                 f"images are observed with one recipe, give one: got --masks {' --masks '.join(masks or [])}"
             )
-        recipe = masks_for_budget(max(passes) if passes else None, model) if not masks else parse_recipe(masks[0])
+        recipe = parse_recipe(masks[0]) if masks else masks_to_observe(passes, model, location) or Halves()
         defense = change_settings(Defense.for_detector(detector, masks=recipe), of_detector)
         stored = _observe(source, defense, out / "run", sample, seed)
     if not stored.has_detector:
@@ -171,7 +177,7 @@ def tune(
             latency=latency,
             masks=masks if is_run else None,
             threat=model,
-            split=split,
+            location=location,
             seed=seed,
             search_space=replace(LABELED_SPACE if by_labels else metrics.SearchSpace(), **fixed),
             on_progress=stages.update,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product, repeat
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
@@ -35,6 +35,7 @@ from objectseeker.metrics.search import (
     TunedRule,
     Tuner,
     Tuning,
+    attempt,
 )
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, describe_fppi, require_seed
 from objectseeker.text import per_image, percent
@@ -108,7 +109,8 @@ class Trial:
 
     def shares(self) -> dict[str, float | None]:
         certified = self.outcome.certified_recall()
-        return {location: certified[location] for location in self.locations} | {"mean": self.mean_certified_recall}
+        shares: dict[str, float | None] = {location: certified[location] for location in self.locations}
+        return shares | ({"mean": self.mean_certified_recall} if len(shares) > 1 else {})
 
     def cells(self) -> dict[str, str]:
         return {
@@ -271,6 +273,8 @@ def tune_images(
     return Tuning(
         best=winner,
         frontier=tuple(frontier),
+        threat=search.threat,
+        locations=search.locations,
         held_out=index[1 - search.half],
         threshold_reason=search.point,
         rules=len(trials),
@@ -293,7 +297,6 @@ def relax_target(search: SearchSpec, halves: Sequence[ImageSet]) -> tuple[Search
 
 
 A = TypeVar("A")
-B = TypeVar("B")
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +311,13 @@ class LabelTuner(Tuner):
     on_trial: Callable[[Trial], None] | None = None  # in this process only
     close: ClassVar[float] = 2.0  # a full search adds one or two
 
-    def try_out(self, trial: RecipeTrial) -> RecipeTrial:
+    def try_out(self, recipes: Sequence[RecipeTrial]) -> Iterator[RecipeTrial]:
+        return self._each(LabelTuner._try_line, recipes)
+
+    def search_each(self, recipes: Sequence[RecipeTrial]) -> Iterator[Tuning | str]:
+        return self._each(attempt, recipes)
+
+    def _try_line(self, trial: RecipeTrial) -> RecipeTrial:
         """Try a line of settings: the boldest within the loss, if bolder ones lose more.
 
         The line is the same for all recipes. Alpha goes from careful to bold in HALVINGS steps, each of which halves
@@ -327,16 +336,16 @@ class LabelTuner(Tuner):
         gain = best.gain if best.cost <= spec.max_ap_loss else NO_GAIN
         return replace(trial, gain=gain, cost=best.cost, settings=best.settings)
 
-    def search(self, trial: RecipeTrial) -> Tuning:
+    def search(self, recipe: RecipeTrial) -> Tuning:
         """Search all settings under one recipe, beginning with those of the line where it was tried."""
-        recipe, is_finalist = trial.recipe, trial.settings is not None
-        spec = self.spec if trial.settings is None else replace(self.spec, starts=(trial.settings,))
-        images = self._restricted_to(recipe)
+        masks, starts = recipe.recipe, () if recipe.settings is None else (recipe.settings,)
+        spec = replace(self.spec, starts=starts)
+        images = self._restricted_to(masks)
         found = tune_images(images, self.label_map, spec, on_trial=self.on_trial)
         sizes = {(image.observation.width, image.observation.height) for image in images}
-        passes = max(recipe.forward_passes(*size) for size in sizes)
-        best, *frontier = (replace(one, masks=recipe, forward_passes=passes) for one in (found.best, *found.frontier))
-        trials = () if is_finalist else found.trials  # large, and one recipe's among many
+        passes = max(masks.forward_passes(*size) for size in sizes)
+        best, *frontier = (replace(one, masks=masks, forward_passes=passes) for one in (found.best, *found.frontier))
+        trials = () if starts else found.trials  # large, and one recipe's among many
         return replace(found, best=best, frontier=tuple(frontier), trials=trials)
 
     def _restricted_to(self, recipe: Recipe) -> list[ObservedImage]:
@@ -351,12 +360,12 @@ class LabelTuner(Tuner):
         image_set = ImageSet.from_images(self.images, self.label_map)
         return relax_target(self.spec, [image_set.subset(half) for half in self._halves])[0]
 
-    def each(self, work: Callable[[Any, A], B], items: Sequence[A]) -> Iterator[B]:
+    def _each(self, work: Callable[[LabelTuner, RecipeTrial], A], recipes: Sequence[RecipeTrial]) -> Iterator[A]:
         if self.processes == 1:
-            yield from super().each(work, items)
+            yield from map(partial(work, self), recipes)
             return
         with process_pool(self.processes, _begin, (replace(self, processes=1, on_trial=None),)) as pool:
-            yield from pool.map(_work, repeat(work), items)
+            yield from pool.map(_work, repeat(work), recipes)
 
 
 _tuner: LabelTuner  # of a process of a pool
@@ -367,8 +376,8 @@ def _begin(tuner: LabelTuner) -> None:
     _tuner = replace(tuner, images=list(tuner.images))
 
 
-def _work(work: Callable[[Any, A], B], item: A) -> B:
-    return work(_tuner, item)
+def _work(work: Callable[[LabelTuner, RecipeTrial], A], recipe: RecipeTrial) -> A:
+    return work(_tuner, recipe)
 
 
 def settings_at_alpha(search: SearchSpec, alpha: float) -> EvaluationSettings:

@@ -15,21 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa, row_blocks
-from objectseeker.core.certification import visible_area
+from objectseeker.core.certification import ObjectProof, decide, inside_rectangles, visible_area
 from objectseeker.core.evidence import certified_weights
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.positions import PositionClasses
 from objectseeker.core.pruning import cut_by_mask
+from objectseeker.core.recipes import Recipe
 from objectseeker.core.rules import Rule
-from objectseeker.core.threats import PatchPositions, ThreatModel, patch_sizes
+from objectseeker.core.threats import Patch, PatchLocation, PatchPositions, ThreatModel, patch_sizes
 from objectseeker.metrics.certified import ProofTable, build_proof_table, target_proof
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.replay import label_groups, neighbors_as_bits
@@ -47,45 +47,57 @@ def clustering_of(rule: Rule) -> Clustering:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Positions:
-    """The allowed positions of one image's objects, by their classes along each axis."""
+class _Reach:
+    """Allowed patch positions around one image's own boxes, by classes along each axis.
 
-    removes: tuple[Bools, Bools]  # (classes, M) per axis
-    within: tuple[Bools, Bools]  # (objects, rectangles, classes): whether a rectangle reaches a class
+    Of several patches it is one of them; if they own the outside, what matters is which views show none of it.
+    """
+
+    removes: tuple[Bools, ...]  # (classes, M) per axis
+    within: tuple[Bools, ...]  # (objects, rectangles, classes): whether a rectangle reaches a class
     empty: Bools  # (objects, rectangles)
+    rectangles: tuple[int, ...]  # of each patch; none of the outside
+    inside: Bools  # (objects, M): the views that keep nothing outside the grown box
 
     @classmethod
-    def of(cls, image: ObservedImage, threat: ThreatModel) -> _Positions:
+    def of(cls, image: ObservedImage, patches: Sequence[Patch]) -> _Reach:
         seen, boxes = image.observation, image.ground_truth.xyxy
         around = PatchPositions.of(boxes, seen.width, seen.height)
-        patch = next(patch for patch in threat.patches() if patch.location == "over")
-        size = patch_sizes(patch, seen.width, seen.height, len(boxes))
-        allowed = np.concatenate([around.allowed(location, size) for location in LOCATIONS], axis=1)
-        classes = PositionClasses.of(seen.masks, patch.size(seen.width, seen.height))
+        inside = inside_rectangles(seen.masks.kept[None], around.grown()[:, None])
+        size = patch_sizes(patches[0], seen.width, seen.height, len(boxes))
+        allowed = [around.allowed(p.location, size)[:, : 0 if p.location == "outside" else None] for p in patches]
+        every = np.concatenate(allowed, axis=1)
+        classes = PositionClasses.of(seen.masks, patches[0].size(seen.width, seen.height))
         within = []
         for axis in (0, 1):
             starts = classes.starts[axis]
-            first = np.searchsorted(starts, allowed[..., axis], side="right") - 1
-            last = np.searchsorted(starts, allowed[..., axis + 2], side="right")
+            first = np.searchsorted(starts, every[..., axis], side="right") - 1
+            last = np.searchsorted(starts, every[..., axis + 2], side="right")
             each = np.arange(len(starts))
             within.append((first[..., None] <= each) & (each < last[..., None]))
-        empty = np.asarray((allowed[..., :2] > allowed[..., 2:]).any(axis=-1))
-        return cls(classes.removes, (within[0], within[1]), empty)
+        empty = np.asarray((every[..., :2] > every[..., 2:]).any(axis=-1))
+        return cls(classes.removes, tuple(within), empty, tuple(part.shape[1] for part in allowed), inside)
 
-    def least(self, across: Floats, down: Floats) -> tuple[Floats, Floats]:
-        """Return the least value of each axis within every rectangle; values are (objects, classes)."""
-        return cast(
-            "tuple[Floats, Floats]",
-            tuple(
-                np.where(within, values[:, None], np.inf).min(axis=-1, initial=np.inf)
-                for within, values in zip(self.within, (across, down), strict=True)
-            ),
-        )
+    def least(self, values: Floats, combine: np.ufunc, none: float) -> Floats:
+        """Return the least, over positions, of what each box's views give: (patches, objects).
 
-    def by_location(self, rectangles: Floats) -> Floats:
-        """Return the least value over the rectangles of each location: (LOCATIONS, objects)."""
-        values = np.where(self.empty, np.inf, rectangles)
-        return np.stack([values[:, :4].min(axis=1), values[:, 4:8].min(axis=1), values[:, 8]])
+        `values` (objects, M) of the views that remove the patch are combined by `combine`, np.maximum or np.add, along
+        x and along y, and so are the least of both axes: see `OwnBoxes.decisive` and `OwnBoxes.bound`.
+        """
+        sides = []
+        for removes, within in zip(self.removes, self.within, strict=True):
+            if combine is np.add:
+                along = values @ removes.T.astype(np.float64)
+            else:
+                along = np.where(removes[None], values[:, None], none).max(axis=-1, initial=none)
+            sides.append(np.where(within, along[:, None], np.inf).min(axis=-1, initial=np.inf))
+        worst = np.where(self.empty, np.inf, combine(*sides))
+        found, start = np.empty((len(self.rectangles), len(values))), 0
+        for row, count in enumerate(self.rectangles):
+            part = worst[:, start : start + count].min(axis=1) if count else None
+            found[row] = combine.reduce(np.where(self.inside, values, none), axis=1) if part is None else part
+            start += count
+        return found
 
 
 class OwnBoxes:
@@ -95,29 +107,46 @@ class OwnBoxes:
         images: The observed images; their ground truth is ignored.
         threshold: The score threshold at which the detector is deployed: the base threshold of every rule.
         floor: The lowest masked score that any rule uses.
-        threat: The patch to certify against, alone.
+        threat: The patches to certify against.
+        locations: Their locations, alone.
     """
 
     def __init__(
-        self, images: Sequence[ObservedImage], threshold: float, floor: float, threat: ThreatModel | None = None
+        self,
+        images: Sequence[ObservedImage],
+        threshold: float,
+        floor: float,
+        threat: ThreatModel | None = None,
+        locations: Sequence[PatchLocation] = LOCATIONS,
     ) -> None:
         self.threshold, self.floor = threshold, floor
         self.threat = ThreatModel() if threat is None else threat
+        self.patches = [Patch(self.threat.area, self.threat.aspect, where, self.threat.count) for where in locations]
         own = [_with_own_boxes(image, threshold) for image in images]
         labels = max((int(boxes.label.max(initial=-1)) for image in own for boxes in _all_boxes(image)), default=-1)
         self.image_set = ImageSet.from_part(own, LabelMap.from_names(tuple(map(str, range(labels + 1)))))
         self.image = self.image_set.ground_truth.image  # of each own box
         self.count = len(own)
-        self._positions = [_Positions.of(image, self.threat) for image in own]
+        self._reach = [_Reach.of(image, self.patches) for image in own]
         self._visible = np.concatenate(
             [visible_area(i.ground_truth.xyxy, i.observation.width, i.observation.height) > 0 for i in own]
         )
         self._views = max(len(image.observation.masks) for image in own)
+        self._used = [np.ones(len(image.observation.masks), np.bool_) for image in own]
         self._cut = [_cut_boxes(image) for image in own]
         self._candidates: _Candidates | None = None
         self._trees: dict[Clustering, _Tree] = {}
         self._proofs: dict[float, ProofTable] = {}
         self._best: dict[tuple[float, float], tuple[ProofTable, Floats, Floats]] = {}
+
+    def restrict(self, recipe: Recipe) -> None:
+        """From now on use the views of a recipe within the observed one alone, as if there were no others."""
+        for used, image in zip(self._used, self.image_set.images, strict=True):
+            seen = image.observation
+            wanted = set(recipe.masks(seen.width, seen.height).keys)
+            used[:] = [key in wanted for key in seen.masks.keys]
+        self._trees.clear()
+        self._best.clear()
 
     def objects(self) -> Ints:
         """Return the number of own boxes of every image."""
@@ -134,24 +163,21 @@ class OwnBoxes:
     def single_view_counts(self, settings: Sequence[tuple[float, float]], mask_thresholds: Floats) -> Ints:
         """Return how many own boxes single views certify, by filter and edge factor.
 
-        The result is (settings, mask thresholds, LOCATIONS); the thresholds ascend.
+        The result is (settings, mask thresholds, patches); the thresholds ascend.
         """
-        every = np.zeros((len(settings), len(mask_thresholds), len(LOCATIONS)), np.int64)
-        for number, (filter_ioa, edge_factor) in enumerate(settings):
-            for place, decisive in enumerate(self.decisive(filter_ioa, edge_factor)):
-                every[number, :, place] = (decisive[None] >= mask_thresholds[:, None]).sum(axis=1)
-        return every
+        every = [self.decisive(*pair)[None] >= mask_thresholds[:, None, None] for pair in settings]
+        return np.asarray(np.array(every).sum(axis=-1))
 
     def bound_counts(self, rules: Sequence[Rule]) -> Ints:
-        """Return how many own boxes each rule certifies at most: (rules, LOCATIONS)."""
-        return np.array([self.bound(rule).sum(axis=1) for rule in rules]).reshape(-1, len(LOCATIONS))
+        """Return how many own boxes each rule certifies at most: (rules, patches)."""
+        return np.array([self.bound(rule).sum(axis=1) for rule in rules])
 
     def certified_counts(self, rules: Sequence[Rule]) -> Ints:
-        """Return how many own boxes each rule certifies: (rules, LOCATIONS)."""
-        return np.array([self.certified(rule).sum(axis=1) for rule in rules]).reshape(-1, len(LOCATIONS))
+        """Return how many own boxes each rule certifies: (rules, patches)."""
+        return np.array([self.certified(rule).sum(axis=1) for rule in rules])
 
     def per_image(self, rule: Rule) -> tuple[Ints, Ints]:
-        """Return the boxes that masks add (images,) and the own boxes certified (LOCATIONS, images)."""
+        """Return the boxes that masks add (images,) and the own boxes certified (patches, images)."""
         spurious = self.spurious(rule, np.array([rule.mask_threshold]))[0]
         certified = [np.bincount(self.image[holds], minlength=self.count) for holds in self.certified(rule)]
         return spurious, np.stack(certified)
@@ -177,61 +203,70 @@ class OwnBoxes:
             loosest = max(shape.filter_ioa, LOOSEST_FILTER)
             self._candidates = _Candidates.of(self.image_set.images, self._cut, self.floor, loosest)
         if key not in self._trees:
-            self._trees[key] = self._candidates.tree(*key)
+            used = np.concatenate(self._used)[self._candidates.view(self._used)]
+            self._trees[key] = self._candidates.tree(*key, used)
         return self._trees[key]
 
     # --- the gain -----------------------------------------------------------------------------------------------------
 
     def decisive(self, filter_ioa: float, edge_factor: float) -> Floats:
-        """Return up to which mask threshold single views certify each own box: (LOCATIONS, own boxes).
+        """Return up to which mask threshold single views certify each own box: (patches, own boxes).
 
         Let s(m) be the best score of a masked box under mask m that proves the object. At mask threshold t the position
         (x, y) is covered iff a mask with s(m) >= t removes it, by x or by y. So a rectangle of positions is covered iff
         every x of it is, or every y: iff t is at most the larger of min over x of max s(m) over the masks that remove
-        x, and the same for y. -inf where no threshold certifies it, +inf where no position is allowed.
+        x, and the same for y. Against the outside t is at most the largest s(m) of the views inside the grown box. -inf
+        where no threshold certifies it, +inf where no position is allowed. Several patches hide what one of them does;
+        the threshold from which they do is found by bisection.
         """
         return self._certifying(filter_ioa, edge_factor)[2]
 
     def bound(self, rule: Rule) -> Bools:
-        """Return which own boxes `rule` may certify, at most: (LOCATIONS, own boxes).
+        """Return which own boxes `rule` may certify, at most: (patches, own boxes).
 
         A star at a position has at most the evidence of all masked boxes that prove the object under masks that remove
         the position, whatever their distance. Its sum over masks is at most the sum by x plus the sum by y, so its
-        minimum over a rectangle is at most the sum of both minima. Certificates need 1 + MARGIN of it, or one full box.
+        minimum over a rectangle is at most the sum of both minima. Certificates need 1 + MARGIN of it, or one full box;
+        and against several patches some evidence wherever these are.
         """
         _, best, decisive = self._certifying(rule.filter_ioa, rule.edge_factor)
-        if rule.evidence_threshold is None:
-            return decisive >= rule.mask_threshold
-        weight = certified_weights(rule.evidence(best))
-        limits = []
-        for positions, rows in zip(self._positions, self._rows(), strict=True):
-            weights = weight[rows, : positions.removes[0].shape[1]]
-            sums = [weights @ removes.T.astype(np.float64) for removes in positions.removes]
-            across, down = positions.least(sums[0], sums[1])
-            limits.append(positions.by_location(across + down))
-        possible = np.concatenate(limits, axis=1) >= 1 + MARGIN
-        return np.asarray((possible & self._visible) | (decisive >= rule.mask_threshold))
-
-    def certified(self, rule: Rule) -> Bools:
-        """Return which own boxes `rule` certifies: (LOCATIONS, own boxes), as `rule.certify` decides."""
-        proofs, _, decisive = self._certifying(rule.filter_ioa, rule.edge_factor)
         certified = decisive >= rule.mask_threshold
         if rule.evidence_threshold is None:
             return np.asarray(certified)
+        weights = self._least(certified_weights(rule.evidence(best)), np.add, 0.0)
+        possible = (weights >= 1 + MARGIN) & self._visible & (decisive >= rule.evidence_threshold)
+        return np.asarray(possible | certified)
+
+    def certified(self, rule: Rule) -> Bools:
+        """Return which own boxes `rule` certifies: (patches, own boxes), as `rule.certify` decides."""
+        proofs, _, decisive = self._certifying(rule.filter_ioa, rule.edge_factor)
+        certified = decisive >= rule.mask_threshold
+        if self.threat.count > 2:  # a search that may give up: it decides by the views of this rule
+            certified = decisive == np.inf
+        elif rule.evidence_threshold is None:
+            return np.asarray(certified)
         undecided = self.bound(rule) & ~certified
         evidence = np.where(self._proving(proofs), rule.evidence(proofs.score), 0.0)
-        patches = [patch for patch in self.threat.patches() if patch.location in LOCATIONS]
         for n in np.flatnonzero(undecided.any(axis=0)).tolist():
-            image = self.image_set.images[int(self.image[n])]
-            seen, box = image.observation, self.image_set.ground_truth.detections.xyxy[n : n + 1]
-            proof = target_proof(proofs, rule, evidence, n)
-            around = PatchPositions.of(box, seen.width, seen.height)
-            for place in np.flatnonzero(undecided[:, n]).tolist():
-                patch = patches[place]
-                size = patch_sizes(patch, seen.width, seen.height, 1)
-                pixels = int(size[0, 0]), int(size[0, 1])
-                certified[place, n] = proof.certifies(around.allowed(patch.location, size)[0], pixels)
-        return np.asarray(certified)
+            certified[:, n] |= self._decide(n, target_proof(proofs, rule, evidence, n), undecided[:, n])
+        return certified
+
+    def _decide(self, n: int, proof: ObjectProof, undecided: Bools) -> Bools:
+        """Return against which of some patches (patches,) own box n is certified."""
+        seen = self.image_set.images[int(self.image[n])].observation
+        nothing, one = np.array([[0, 0, seen.width, seen.height]]), np.ones(1, np.bool_)
+        verdicts, _ = decide(
+            nothing,
+            self.image_set.ground_truth.detections.xyxy[n : n + 1],
+            seen.width,
+            seen.height,
+            [patch for patch, is_open in zip(self.patches, undecided.tolist(), strict=True) if is_open],
+            lambda _: proof,
+            lambda _: (~one, one),
+        )
+        found = undecided.copy()
+        found[undecided] = verdicts[:, 0]
+        return found
 
     def _certifying(self, filter_ioa: float, edge_factor: float) -> tuple[ProofTable, Floats, Floats]:
         """Return what proves the own boxes, the best proving score by own box and mask, and `decisive`."""
@@ -242,17 +277,32 @@ class OwnBoxes:
             best = np.full((len(self.image), self._views), -np.inf)
             mask = _masks_of_rows(proofs, self.image)
             np.maximum.at(best, (proofs.target[used], mask[used]), proofs.score[used])
-            parts = []
-            for positions, rows in zip(self._positions, self._rows(), strict=True):
-                scores = best[rows, : positions.removes[0].shape[1]]
-                reached = [
-                    np.where(removes[None], scores[:, None], -np.inf).max(axis=-1, initial=-np.inf)
-                    for removes in positions.removes
-                ]
-                parts.append(positions.by_location(np.maximum(*positions.least(reached[0], reached[1]))))
-            decisive = np.where(self._visible, np.concatenate(parts, axis=1), -np.inf)
-            self._best[key] = proofs, best, decisive
+            decisive = np.where(self._visible, self._least(best, np.maximum, -np.inf), -np.inf)
+            several = [patch.count > 1 and patch.location != "outside" for patch in self.patches]
+            self._best[key] = proofs, best, self._bisected(best, decisive, np.array(several))
         return self._best[key]
+
+    def _bisected(self, best: Floats, decisive: Floats, several: Bools) -> Floats:
+        """Return up to which mask threshold single views certify each own box against several patches, too."""
+        for p, n in zip(*np.nonzero(several[:, None] & np.isfinite(decisive)), strict=True):
+            masks = self.image_set.images[int(self.image[n])].observation.masks
+            scores = best[n, : len(masks)]
+            levels = np.unique(scores[scores <= decisive[p, n]])  # ascending; -inf where a view proves nothing
+            low, high = -1, len(levels) - 1
+            this = np.arange(len(several)) == p
+            while low < high:
+                middle = (low + high + 1) // 2
+                holds = self._decide(int(n), ObjectProof(masks, scores >= levels[middle]), this)[p]
+                low, high = (middle, high) if holds else (low, middle - 1)
+            decisive[p, n] = levels[low] if low >= 0 else -np.inf
+        return decisive
+
+    def _least(self, values: Floats, combine: np.ufunc, none: float) -> Floats:
+        parts = [
+            reach.least(values[rows, : reach.inside.shape[1]], combine, none)
+            for reach, rows in zip(self._reach, self._rows(), strict=True)
+        ]
+        return np.concatenate(parts, axis=1)
 
     def _proof_table(self, filter_ioa: float, edge_factor: float) -> ProofTable:
         """Return the proofs of rules with this filter, found once, with the scores of this edge factor."""
@@ -265,8 +315,11 @@ class OwnBoxes:
         return replace(proofs, rule=proofs.rule.with_settings(edge_factor=edge_factor), score=score)
 
     def _proving(self, proofs: ProofTable) -> Bools:
+        """Return which rows are about views that are used, and boxes that cover enough."""
         threshold = proofs.rule.resolve_threshold(self.threat.certification_threshold)
-        return np.asarray(proofs.share > threshold + MARGIN)
+        starts = np.cumsum([0, *map(len, self._used)])[self.image[proofs.target]]
+        used = np.concatenate(self._used)[starts + _masks_of_rows(proofs, self.image)]
+        return np.asarray(used & (proofs.share > threshold + MARGIN))
 
     def _rows(self) -> list[slice]:
         ends = np.cumsum(self.objects()).tolist()
@@ -337,13 +390,17 @@ class _Candidates:
         of, mask, score, was_cut, share = (np.concatenate(column) for column in zip(*parts, strict=True))
         return cls(of, mask, score, was_cut, share, boxes, {}, loosest_filter)
 
-    def tree(self, filter_ioa: float, edge_factor: float, cluster_distance: float) -> _Tree:
-        """Return how the boxes that this filter leaves join, from the best score down."""
+    def view(self, per_view: Sequence[Bools]) -> Ints:
+        """Return each box's view among the views of all images."""
+        return np.cumsum([0, *map(len, per_view)])[self.image] + self.mask
+
+    def tree(self, filter_ioa: float, edge_factor: float, cluster_distance: float, used: Bools) -> _Tree:
+        """Return how the `used` boxes that this filter leaves join, from the best score down."""
         if cluster_distance not in self.linked:
             rule = Rule(cluster_distance=cluster_distance)
             self.linked[cluster_distance] = [neighbors_as_bits(rule, boxes) for boxes in self.boxes]
         score = np.where(self.cut, self.score * edge_factor, self.score)
-        left = self.inside <= filter_ioa
+        left = (self.inside <= filter_ioa) & used
         joined = np.arange(len(score))
         start = 0
         for boxes, linked in zip(self.boxes, self.linked[cluster_distance], strict=True):

@@ -66,8 +66,12 @@ def mask_thresholds(base_threshold: float, floor: float) -> Floats:
 class Bench:
     """The own boxes of some images, in this process or shared among several."""
 
-    def __init__(self, parts: Sequence[Callable[[str, tuple[Any, ...]], Callable[[], Any]]]) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        locations: Sequence[PatchLocation],
+        parts: Sequence[Callable[[str, tuple[Any, ...]], Callable[[], Any]]],
+    ) -> None:
+        self.locations, self._parts = locations, parts
 
     def each(self, method: str, *arguments: Any) -> list[Any]:
         """Return what a method of `OwnBoxes` returns of every part of the images."""
@@ -90,22 +94,23 @@ def open_bench(
     threshold: float,
     floor: float,
     threat: ThreatModel,
+    locations: Sequence[PatchLocation] = LOCATIONS,
     *,
     recipe: Recipe | None = None,
     processes: int = 1,
 ) -> Iterator[Bench]:
     """Open the own boxes of images number `index`, under the masks of `recipe` alone if there is one."""
-    shared = (threshold, floor, threat, recipe)
+    shared = (threshold, floor, threat, locations, recipe)
     if processes == 1 or len(index) < 2 * processes:
         own = _own_boxes(images, index, *shared)
-        yield Bench([lambda method, arguments: partial(getattr(own, method), *arguments)])
+        yield Bench(locations, [lambda method, arguments: partial(getattr(own, method), *arguments)])
         return
     with ExitStack() as stack:
         pools = [
             stack.enter_context(process_pool(1, _begin, (images, part, *shared)))
             for part in np.array_split(index, processes)
         ]
-        yield Bench([partial(_submit, pool) for pool in pools])
+        yield Bench(locations, [partial(_submit, pool) for pool in pools])
 
 
 def _submit(pool: ProcessPoolExecutor, method: str, arguments: tuple[Any, ...]) -> Callable[[], Any]:
@@ -118,9 +123,10 @@ def _own_boxes(
     threshold: float,
     floor: float,
     threat: ThreatModel,
+    locations: Sequence[PatchLocation],
     recipe: Recipe | None,
 ) -> OwnBoxes:
-    return OwnBoxes(_some(images, index, recipe), threshold, floor, threat)
+    return OwnBoxes(_some(images, index, recipe), threshold, floor, threat, locations)
 
 
 def _some(images: Sequence[ObservedImage], index: Ints, recipe: Recipe | None) -> list[ObservedImage]:
@@ -167,7 +173,8 @@ class OwnBoxMetrics:
 
     @property
     def _every(self) -> dict[str, ConfidenceInterval]:
-        return {str(location): share for location, share in self.certified.items()} | {"mean": self.mean_certified}
+        every = {str(location): share for location, share in self.certified.items()}
+        return every | ({"mean": self.mean_certified} if len(every) > 1 else {})
 
     def shares(self) -> dict[str, float | None]:
         return {name: share.value if share.known else None for name, share in self._every.items()}
@@ -206,7 +213,8 @@ def measure_rule(bench: Bench, rule: Rule, objects: Ints) -> OwnBoxMetrics:
         own_boxes=int(objects.sum()),
         spurious=spurious_interval(np.concatenate(spurious)),
         certified={
-            location: share_interval(per_image, objects) for location, per_image in zip(LOCATIONS, counts, strict=True)
+            location: share_interval(per_image, objects)
+            for location, per_image in zip(bench.locations, counts, strict=True)
         },
         mean_certified=share_interval(counts.mean(axis=0), objects),
     )
@@ -374,8 +382,8 @@ class RuleSearch:
         return self._upper[key]
 
     def _gain(self, counts: Ints) -> Floats:
-        """Return the mean certified share in percent: counts (..., LOCATIONS)."""
-        return np.asarray(100 * counts.sum(axis=-1) / (len(LOCATIONS) * max(int(self.objects.sum()), 1)))
+        """Return the mean certified share in percent: counts (..., locations)."""
+        return np.asarray(100 * counts.sum(axis=-1) / (counts.shape[-1] * max(int(self.objects.sum()), 1)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -390,27 +398,30 @@ class OwnBoxTuner(Tuner):
     threshold_reason: str
     price: float
     threat: ThreatModel
+    locations: tuple[PatchLocation, ...]
     space: SearchSpace
     processes: int
     on_progress: OnProgress
     close: ClassVar[float] = math.inf
 
-    def try_out(self, trial: RecipeTrial) -> RecipeTrial:
-        """Try a recipe with the rules of QUICK_SPACE."""
-        with self._open(self.searched, trial.recipe) as bench:
-            search = RuleSearch(bench, self.threshold, self._floor, QUICK_SPACE)
-            rule = search.best(self.price)
-            return replace(trial, gain=NO_GAIN if rule is None else search.gains[rule])
+    def try_out(self, recipes: Sequence[RecipeTrial]) -> Iterator[RecipeTrial]:
+        """Try each recipe with the rules of QUICK_SPACE."""
+        with self._open(self.searched) as bench:
+            for trial in recipes:
+                bench.each("restrict", trial.recipe)
+                search = RuleSearch(bench, self.threshold, self._floor, QUICK_SPACE)
+                rule = search.best(self.price)
+                yield replace(trial, gain=NO_GAIN if rule is None else search.gains[rule])
 
-    def search(self, trial: RecipeTrial) -> Tuning:
+    def search(self, recipe: RecipeTrial) -> Tuning:
         """Search all rules under one recipe for several prices, and measure the best on the held-out images.
 
         Raises:
             ObjectSeekerError: No rule keeps within the price, or there is too little to search.
         """
-        recipe = trial.recipe
+        masks = recipe.recipe
         prices = sorted({self.price, *FRONTIER})
-        with self._open(self.searched, recipe) as bench:
+        with self._open(self.searched, masks) as bench:
             told = partial(self.on_progress, "rules")
             search = RuleSearch(bench, self.threshold, self._floor, self.space, told)
             self._require_own_boxes(search.objects)
@@ -431,42 +442,50 @@ class OwnBoxTuner(Tuner):
                 f"for at most {self.price:g} spurious boxes per image no rule certifies any of the "
                 f"{best.own_boxes} own boxes: allow more, or use more masks"
             )
-        chosen = self._with_support(best.rule, recipe)
-        with self._open(self.held_out, recipe) as bench:
+        chosen = self._with_support(best.rule, masks)
+        with self._open(self.held_out, masks) as bench:
             objects = bench.objects()
             after = {rule: measure_rule(bench, rule, objects) for rule in (untuned, *rules.values())}
             sizes |= set().union(*bench.each("sizes"))
-        passes = max(recipe.forward_passes(*size) for size in sizes)
+        passes = max(masks.forward_passes(*size) for size in sizes)
 
         def point(price: float, rule: Rule) -> TunedRule:
             used = chosen if price == self.price else rule
             searched, held_out = (replace(metrics[rule], rule=used) for metrics in (before, after))
-            return TunedRule(price, searched, held_out, recipe, passes)
+            return TunedRule(price, searched, held_out, masks, passes)
 
         frontier = {price: point(price, rule) for price, rule in rules.items()}
         return Tuning(
             best=frontier[self.price],
             frontier=tuple(frontier.values()),
+            threat=self.threat,
+            locations=self.locations,
             held_out=self.held_out,
             threshold_reason=self.threshold_reason,
             rules=len(search.shapes) * len(search.thresholds),
             certified_rules=search.trials,
             untuned=point(before[untuned].cost, untuned),
-            certified_not_fabricated=self._not_fabricated(chosen, recipe),
+            certified_not_fabricated=self._not_fabricated(chosen, masks),
         )
 
     @property
     def _floor(self) -> float:
         return self.run.manifest.observation_settings.mask_floor
 
-    def _restricting(self, recipe: Recipe) -> Recipe | None:
+    def _restricting(self, masks: Recipe | None) -> Recipe | None:
         """Return the recipe if it is another one than the run's."""
-        return None if recipe == self.run.manifest.observation_settings.masks else recipe
+        return None if masks == self.run.manifest.observation_settings.masks else masks
 
-    def _open(self, index: Ints, recipe: Recipe) -> AbstractContextManager[Bench]:
-        masks, processes = self._restricting(recipe), self.processes
+    def _open(self, index: Ints, masks: Recipe | None = None) -> AbstractContextManager[Bench]:
         return open_bench(
-            self.images, index, self.threshold, self._floor, self.threat, recipe=masks, processes=processes
+            self.images,
+            index,
+            self.threshold,
+            self._floor,
+            self.threat,
+            self.locations,
+            recipe=self._restricting(masks),
+            processes=self.processes,
         )
 
     def _require_own_boxes(self, objects: Ints) -> None:
@@ -490,20 +509,22 @@ class OwnBoxTuner(Tuner):
         if self._floor > max(SUPPORT_THRESHOLDS):
             return rule
         seen = [image.observation for image in _some(self.images, self.searched, self._restricting(recipe))]
-        return cast(Rule, tune_support(seen, rule, floor=self._floor, patch=self._patch_anywhere))
+        return cast(Rule, tune_support(seen, rule, floor=self._floor, patch=self._patch))
 
     def _not_fabricated(self, rule: Rule, recipe: Recipe) -> ConfidenceInterval:
         """Return the percentage of the own boxes of the held-out images that is certified not fabricated."""
         certified, own = np.zeros((2, len(self.held_out)), np.int64)
         for number, image in enumerate(_some(self.images, self.held_out, self._restricting(recipe))):
             boxes = image.observation.base.with_min_score(rule.base_threshold)
-            verdicts = rule.certify_not_fabricated(image.observation, boxes, self._patch_anywhere)
+            verdicts = rule.certify_not_fabricated(image.observation, boxes, self._patch)
             certified[number], own[number] = verdicts.certified.sum(), len(boxes)
         return share_interval(certified, own)
 
     @property
-    def _patch_anywhere(self) -> Patch:
-        return Patch(self.threat.area, self.threat.aspect, "anywhere", self.threat.count)
+    def _patch(self) -> Patch:
+        """The patch of fabrication certificates: anywhere, or at the one location."""
+        location = self.locations[0] if len(self.locations) == 1 else "anywhere"
+        return Patch(self.threat.area, self.threat.aspect, location, self.threat.count)
 
 
 def _untuned_rule(run: Run, threshold: float, floor: float) -> Rule:

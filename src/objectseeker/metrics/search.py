@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol
 
 from objectseeker.core.boxes import Ints
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, subrecipes
 from objectseeker.core.rules import PruningRule, Rule
-from objectseeker.core.threats import PatchLocation
+from objectseeker.core.threats import PatchLocation, ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
@@ -121,7 +121,7 @@ class Measured(Protocol):
     def gain(self) -> float: ...
 
     def shares(self) -> dict[str, float | None]:
-        """Return the certified shares in percent by location, and their mean, which is maximized."""
+        """Return the certified shares in percent by location, and of several their mean, which is maximized."""
 
     def cells(self) -> dict[str, str]:
         """Return everything for a table, the cost first, the certified shares last."""
@@ -184,11 +184,12 @@ class Tuning:
     Attributes:
         best: The rule for the requested price, and of several budgets the largest.
         frontier: The rules for other prices and kinds of rules, ascending; of several budgets the best of each.
+        threat: The patches that are certified against, at the `locations` whose mean is maximized.
         held_out: Which images were not searched.
         threshold_reason: Why the base threshold is what it is.
         untuned: The default rule at the same threshold, as `best`, if nothing but that rule may differ.
         certified_not_fabricated: Percentage of the held-out own boxes that the best rule certifies not fabricated,
-            against the threat's patch anywhere.
+            against the threat's patches anywhere, or at the one location.
         rules: How many rules competed, and `certified_rules` for how many of them the gain was found.
         trials: The settings that were tried by labels.
         recipes: The recipes that were tried, the best first.
@@ -197,6 +198,8 @@ class Tuning:
 
     best: TunedRule
     frontier: tuple[TunedRule, ...]
+    threat: ThreatModel
+    locations: tuple[PatchLocation, ...]
     held_out: Ints
     threshold_reason: str
     rules: int
@@ -252,6 +255,8 @@ class Tuning:
         return {
             "threshold": self.threshold,
             "threshold_reason": self.threshold_reason,
+            **self.threat.to_dict(self.best.rule),
+            "locations": list(self.locations),
             "masks": None if self.masks is None else str(self.masks),
             "forward_passes": self.forward_passes,
             "best": self.best.to_dict(),
@@ -316,26 +321,22 @@ class RecipeTrial:
         }
 
 
-A = TypeVar("A")
-B = TypeVar("B")
-
-
 class Tuner(ABC):
-    """A search for rules under one recipe."""
+    """A search for rules under one recipe, or some of those of a run."""
 
     close: ClassVar[float]  # a recipe that certifies that many points less than the best is not searched in full
 
     @abstractmethod
-    def try_out(self, trial: RecipeTrial) -> RecipeTrial:
-        """Try a recipe with few settings."""
+    def try_out(self, recipes: Sequence[RecipeTrial]) -> Iterator[RecipeTrial]:
+        """Try each recipe with few settings."""
 
     @abstractmethod
-    def search(self, trial: RecipeTrial) -> Tuning:
+    def search(self, recipe: RecipeTrial) -> Tuning:
         """Search all settings under one recipe."""
 
-    def each(self, work: Callable[[Any, A], B], items: Sequence[A]) -> Iterator[B]:
-        """Yield what `work` returns of this search and each item, in order."""
-        return map(partial(work, self), items)
+    def search_each(self, recipes: Sequence[RecipeTrial]) -> Iterator[Tuning | str]:
+        """Search all settings under each recipe; yield the result, or why there is none."""
+        return map(partial(attempt, self), recipes)
 
 
 def recipes_among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
@@ -377,14 +378,14 @@ def search_recipes(
     A larger budget never certifies less there.
     """
     tried: list[RecipeTrial] = []
-    for trial in tuner.each(type(tuner).try_out, candidates):
+    for trial in tuner.try_out(candidates):
         tried.append(trial)
         on_progress("masks tried", len(tried), len(candidates))
     tried.sort(key=lambda one: one.rank)
     wanted = finalists(tried, budgets, tuner.close)
     log.debug("recipes searched in full: %s", ", ".join(str(one.recipe) for one in wanted))
     searched: list[tuple[RecipeTrial, Tuning | str]] = []
-    for trial, found in zip(wanted, tuner.each(_attempt, wanted), strict=True):
+    for trial, found in zip(wanted, tuner.search_each(wanted), strict=True):
         searched.append((trial, found))
         on_progress("masks searched in full", len(searched), len(wanted))
     chosen: list[tuple[int, Tuning]] = []
@@ -421,7 +422,7 @@ def finalists(tried: Sequence[RecipeTrial], budgets: Sequence[int], close: float
     return sorted(wanted.values(), key=lambda one: (-one.forward_passes, str(one.recipe)))
 
 
-def _attempt(tuner: Tuner, trial: RecipeTrial) -> Tuning | str:
+def attempt(tuner: Tuner, trial: RecipeTrial) -> Tuning | str:
     """Return the search of a recipe, or why there is none."""
     try:
         return tuner.search(trial)

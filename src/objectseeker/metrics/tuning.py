@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from fractions import Fraction
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,9 +22,9 @@ import numpy as np
 
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.recipes import Bands, Halves, Recipe, parse_recipe
+from objectseeker.core.recipes import Bands, Halves, Pairs, Recipe, Windows, pair_counts, parse_recipe
 from objectseeker.core.seeker import Detector, detect_views
-from objectseeker.core.threats import ThreatModel
+from objectseeker.core.threats import Patch, PatchLocation, ThreatModel
 from objectseeker.datasets import Dataset
 from objectseeker.defense import BATCH, Defense, encode_images
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
@@ -33,6 +34,7 @@ from objectseeker.metrics.image_set import ImageSet, default_process_count
 from objectseeker.metrics.rule_search import OwnBoxTuner
 from objectseeker.metrics.search import (
     LABELED_SPACE,
+    LOCATIONS,
     OnProgress,
     RecipeTrial,
     SearchSpace,
@@ -64,6 +66,7 @@ def tune(
     passes: int | Sequence[int] | None = None,
     latency: float | None = None,
     threat: ThreatModel | None = None,
+    location: PatchLocation | None = None,
     limit: int | None = None,
     sample: int | None = None,
     split: float = 0.5,
@@ -93,7 +96,8 @@ def tune(
             those to choose from.
         passes: Choose the masks, too: at most that many forward passes per image, for one budget or several.
         latency: The same, as milliseconds per image on this machine.
-        threat: The patch to certify against. Default: one square patch of 1 % of the image.
+        threat: The patch to certify against, or several. Default: one square patch of 1 % of the image.
+        location: Certify most at this location. Default: the mean of far, close and over.
         limit: Observe that many images, the first ones.
         sample: Observe that many images, drawn at random. Default: 200.
         split: Share of the images that are searched.
@@ -125,8 +129,11 @@ def tune(
     listed = [masks] if isinstance(masks, Recipe | str) else list(masks or ())
     recipes = [parse_recipe(one) if isinstance(one, str) else one for one in listed]
     threat = ThreatModel() if threat is None else threat
+    locations = LOCATIONS if location is None else (Patch(location=location).location,)
     with ExitStack() as stack:
-        run = _as_run(source, detector, out, recipes, passes, threat, (limit, sample, seed), on_progress, stack)
+        run = _as_run(
+            source, detector, out, recipes, passes, threat, location, (limit, sample, seed), on_progress, stack
+        )
         budgets = budgets_of(run, passes, latency)
         observed = run.manifest.observation_settings.masks
         if not _is_run(source):
@@ -142,6 +149,7 @@ def tune(
             stored = run.manifest.observation_settings
             space = LABELED_SPACE if search_space is None else search_space
             limits: dict[str, Any] = {"threat": threat, "search_space": space, "seed": seed, **asked}
+            limits["locations"] = locations
             if budgets:
                 limits["losses"] = ()
             spec = SearchSpec(mask_floor=stored.mask_floor, base_floor=stored.base_floor, **limits)
@@ -161,7 +169,8 @@ def tune(
                 threshold=threshold,
                 threshold_reason=reason,
                 price=_require_spurious(DEFAULT_SPURIOUS if spurious is None else spurious),
-                threat=_require_one_patch(threat),
+                threat=threat,
+                locations=locations,
                 space=SearchSpace() if search_space is None else search_space,
                 processes=processes,
                 on_progress=on_progress,
@@ -187,6 +196,7 @@ def _as_run(
     recipes: Sequence[Recipe],
     passes: int | Sequence[int] | None,
     threat: ThreatModel,
+    location: PatchLocation | None,
     which: tuple[int | None, int | None, int],
     on_progress: OnProgress,
     stack: ExitStack,
@@ -200,8 +210,8 @@ def _as_run(
     if len(recipes) > 1:
         raise ObjectSeekerError(f"images are observed with one recipe, give one: got {', '.join(map(str, recipes))}")
     masks = recipes[0] if recipes else None
-    if masks is None and passes is not None and not isinstance(detector, Defense):
-        masks = masks_for_budget(max(_counts(passes)), threat)
+    if masks is None and not isinstance(detector, Defense):
+        masks = masks_to_observe(passes, threat, location)
     folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
     limit, sample, seed = which
     if limit is not None and sample is not None:
@@ -219,16 +229,30 @@ def _as_run(
     )
 
 
-def masks_for_budget(passes: int | None, threat: ThreatModel | None = None) -> Recipe:
-    """Return masks to observe, among which the best recipe within the passes is then chosen."""
-    if passes is None:
-        return Halves()
-    area = (ThreatModel() if threat is None else threat).area
-    lines = next((lines for lines in (29, 14, 9, 5, 4, 2) if 4 * lines < passes), 1)
-    recipe: Recipe = Halves(lines)
-    for bands in (Bands(area), Bands(area, spacing=2.0)):
-        if len(bands.masks(640, 480)) < passes:
-            recipe = recipe + bands
+def masks_to_observe(
+    passes: int | Sequence[int] | None, threat: ThreatModel, location: PatchLocation | None
+) -> Recipe | None:
+    """Return masks among which the best recipe within the passes is then chosen; None: the detector's own.
+
+    Windows withstand the outside, half masks and bands a patch, and pairs of half masks several; of each kind the
+    largest that fits the budget, and of others all that fit.
+    """
+    budget = max(_counts(passes), default=None)
+    if budget is None:
+        return Windows(Fraction(1, 2)) + Windows(Fraction(1, 3)) if location == "outside" else None
+    lines = [(29, 14, 9, 5, 4, 2), (10, 5, 4, 3, 2)]
+    halves = Halves(next((count for count in lines[0] if 4 * count < budget), 1))
+    windows: list[Recipe] = [Windows(Fraction(1, parts)) for parts in (2, 3, 4)]
+    kinds: list[Recipe] = [Bands(threat.area), Bands(threat.area, spacing=2.0)]
+    recipe: Recipe = halves
+    if location == "outside":
+        recipe, *kinds = windows
+    elif threat.count > 1:
+        recipe = Pairs(next((count for count in lines[1] if pair_counts(count)[1] < budget), 1))
+        kinds = [halves, *kinds, *windows]
+    for kind in kinds:
+        if len(kind.masks(640, 480)) < budget:
+            recipe = recipe + kind
     return recipe
 
 
@@ -330,9 +354,3 @@ def _require_spurious(value: float) -> float:
     if number <= 0:
         raise ObjectSeekerError(f"spurious must be above 0 boxes per image: got {value!r}")
     return number
-
-
-def _require_one_patch(threat: ThreatModel) -> ThreatModel:
-    if threat.count != 1:
-        raise ObjectSeekerError(f"tune certifies against one patch: got patch_count={threat.count}. Use 1.")
-    return threat
