@@ -5,7 +5,6 @@ A new format is a function `read(spec, path_spec, skip_log) -> Dataset` and a li
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,13 +46,6 @@ ANNOTATED = {  # what a folder of annotated images holds, and how to name it
 }
 
 
-def _unread(folder: str) -> Iterator[str]:
-    """Yield a warning for a folder whose annotations a reader of plain folders does not read."""
-    for name, spec in ANNOTATED.items():
-        if (Path(folder).expanduser() / name).exists():
-            yield f"{folder} has {name}, which is not read: name it as {spec.format(folder)} to use its annotations"
-
-
 def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths: bool = False) -> Dataset:
     """Open a dataset: read and check all annotations, and find the images without decoding them.
 
@@ -89,8 +81,13 @@ def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths:
             return READERS[kind](text, path_spec, skip_log)
         if is_url(text) or (text and Path(text).expanduser().exists()):
             dataset = unlabeled.read_folder(text, text, skip_log)
-            return dataset if is_url(text) else replace(dataset, warnings=(*dataset.warnings, *_unread(text)))
+            unread = (
+                f"{text} has {name}, which is not read: name it as {form.format(text)} to use its annotations"
+                for name, form in ANNOTATED.items()
+                if not is_url(text) and (Path(text).expanduser() / name).exists()
+            )
+            return replace(dataset, warnings=(*dataset.warnings, *unread))
     except (OSError, RuntimeError) as error:  # no permission, a name too long, an unknown ~user
         reason = getattr(error, "strerror", None) or error
-        raise ObjectSeekerError(f"cannot open the dataset {text!r}: {reason}") from None
+        raise ObjectSeekerError(f"cannot open the dataset {text!r}: {reason}. Check its path.") from None
     raise ObjectSeekerError(f"there is no dataset {text!r}. Give {FORMS}.")

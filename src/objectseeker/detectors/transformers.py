@@ -342,8 +342,7 @@ def load_transformers(name: str, **options: Any) -> SingleImageDetector:
     """
     library = import_optional("transformers", f"transformers:{name} needs pip install 'objectseeker[transformers]'")
     failed = f"transformers cannot load an object detector from {name!r}"
-    local = True  # first try a folder or an earlier download: it needs no connection, and nothing changes
-    while True:
+    for local in (True, False):  # first a folder or an earlier download: it needs no connection, and nothing changes
         try:
             processor = library.AutoImageProcessor.from_pretrained(name, local_files_only=local)
             with _without_progress_bar() if local else nullcontext():
@@ -353,7 +352,6 @@ def load_transformers(name: str, **options: Any) -> SingleImageDetector:
             if Path(name).is_dir() or not local:
                 raise ObjectSeekerError(f"{failed}: {_reason(error)}") from None
         _require_on_hub(name, failed)
-        local = False
     return transformers_detector(model, processor, **options)
 
 
