@@ -57,6 +57,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         call("detect", "video:images", *defense, "--certify", "--out", "watched")
         short = ("--steps", "2", "--restarts", "1", "--max-objects", "2", "--mode", "black-box")
         call("attack", "run", *defense, *short, "--out", "attacked")
+        call("attack", "run", *defense, *short, "--goal", "fabricate", "--out", "fabricated")
         call("observe", "boxes:clips", *detector, "--masks", "rolling:2:halves:3", "--out", "sequence")
         call("evaluate", "sequence", "--out", "tracks", "--window", "2", "--max-motion", "2")
     return folder

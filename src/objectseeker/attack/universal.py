@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import PIL.Image
@@ -38,9 +38,6 @@ from objectseeker.files.images import load_image
 from objectseeker.metrics.settings import require_seed
 from objectseeker.runs.observe import select_images
 
-PlacementKind = Literal["corner", "far", "random", "carried"]
-FORMS = "corner, far, random, or on:CLASS such as on:person"
-
 TRAINING_IMAGES = 64  # at most, of the dataset
 IMAGES_PER_STEP = 4
 CANVAS_SIDES = (24, 96)  # pixels of the trained patch along its shorter side, at least and at most
@@ -62,28 +59,28 @@ class Placement:
     - corner: in the top left corner.
     - far: inside the image, at the position farthest from all objects, as `far` measures it.
     - random: at a random position inside the image.
-    - carried: in the center of every object of `class_name`, as a share of its box.
+    - on: in the center of every object of `class_name`, which carries it, as a share of its box.
     """
 
-    kind: PlacementKind
+    kind: str
     class_name: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Placement:
         """Parse corner, far, random or on:CLASS."""
-        if text in ("corner", "far", "random"):
-            return cls(cast(PlacementKind, text))
-        prefix, _, name = text.partition(":")
-        if prefix == "on" and name:
-            return cls("carried", name)
-        raise ObjectSeekerError(f"a universal patch must be placed {FORMS}: got {text!r}")
+        kind, _, name = text.partition(":")
+        if text not in ("corner", "far", "random") and not (kind == "on" and name):
+            raise ObjectSeekerError(
+                f"a universal patch must be placed corner, far, random, or on:CLASS such as on:person: got {text!r}"
+            )
+        return cls(kind, name)
 
     def __str__(self) -> str:
-        return f"on:{self.class_name}" if self.kind == "carried" else self.kind
+        return f"{self.kind}:{self.class_name}" if self.class_name else self.kind
 
     def rectangles(self, image: PlacedImage, patch: Patch, rng: np.random.Generator) -> Ints:
         """Return x, y, width and height of every drawn patch (K, 4), in raw pixels."""
-        if self.kind == "carried":
+        if self.class_name:
             boxes = image.objects.xyxy[image.carries]
             side = boxes[:, 2:] - boxes[:, :2]
             area = side.prod(axis=1) * patch.area
@@ -252,15 +249,14 @@ def load_placed_images(data: Dataset, placement: Placement, sample: int | None, 
         raise ObjectSeekerError(
             f"a universal attack needs annotated images: got {data.spec}. Give an annotated dataset."
         )
-    if placement.kind == "carried" and placement.class_name not in data.names:
+    if placement.class_name and placement.class_name not in data.names:
         names = ", ".join(data.names[:20])
         raise ObjectSeekerError(f"the dataset has no class {placement.class_name!r}: choose from {names}")
-    entries = data.images if sample is None else select_images(data, sample, seed)
+    carrier = data.names.index(placement.class_name) if placement.class_name else None
     images = []
-    for entry in entries:
+    for entry in data.images if sample is None else select_images(data, sample, seed):
         objects = entry.ground_truth[~entry.ignore]
-        carried = objects.label == data.names.index(placement.class_name) if placement.kind == "carried" else []
-        images.append(PlacedImage(entry, entry.load(), objects, np.flatnonzero(carried)))
+        images.append(PlacedImage(entry, entry.load(), objects, np.flatnonzero(objects.label == carrier)))
     return images
 
 
@@ -302,7 +298,7 @@ def save_universal(out: Path, attack: UniversalAttack, data: Dataset, images: Se
 def print_instructions(attack: UniversalAttack, images: Sequence[PlacedImage]) -> str:
     """Say how large the printed patch must be to look as it was drawn."""
     lines = [f"{PATCH_FILE} prints at {PRINTED_CENTIMETERS:g} cm along its longer side. Use matte paper."]
-    if attack.placement.kind == "carried":
+    if attack.placement.class_name:
         heights = [
             rectangle[3] / (box[3] - box[1])
             for image in images
@@ -342,7 +338,7 @@ class PatchTraining:
     @property
     def drawn_images(self) -> list[PlacedImage]:
         """The first images in which the patch is drawn."""
-        drawn = [image for image in self.images if self.placement.kind != "carried" or len(image.carries)]
+        drawn = [image for image in self.images if not self.placement.class_name or len(image.carries)]
         if not drawn:
             carrier = self.placement.class_name
             raise ObjectSeekerError(
@@ -447,7 +443,7 @@ class _Scenes:
             canvas = self.renderer.clean[n]
             for rectangle in self.rectangles(n, rng):
                 shown, rotation = pixels, 0.0
-                if self.training.placement.kind == "carried":
+                if self.training.placement.class_name:
                     shown, rotation = _printed(pixels, rng), float(rng.uniform(-MAX_ROTATION, MAX_ROTATION))
                 canvas = _paste(canvas, shown, rectangle, rotation)
             inputs.append(straight_through(canvas.round(), canvas))

@@ -6,6 +6,7 @@ all other files follow from that and the list of sources alone.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
@@ -13,12 +14,12 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import PIL.Image
@@ -29,23 +30,27 @@ from objectseeker.datasets.parsing import read_bytes
 from objectseeker.defense import Defense, spec_without_path
 from objectseeker.detectors import unverified_reason
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.files.atomic import write_atomic
+from objectseeker.files.atomic import save_json, write_atomic
 from objectseeker.files.images import expand_image_paths, load_sized
 from objectseeker.files.remote import Url, is_url
 from objectseeker.inference.frame_sources import DEFAULT_RATE, ArrayFrames, Video, is_video, open_video
 from objectseeker.inference.journal import ProgressJournal, open_journal, pixels_sha256
 from objectseeker.inference.results import (
+    CERTIFICATE,
+    OUTSIDE,
     Categories,
     DetectionRun,
+    DetectionTotals,
     ImageId,
     ImageResult,
     annotate_result,
     detect_image,
     error_reason,
-    save_results,
 )
 from objectseeker.runs.manifest import ObservationSettings
+from objectseeker.text import escape_csv_cell
 
+CSV_COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "origin")
 MAX_JPEG_SIDE = 65_500  # pixels
 MAX_NAME_BYTES = 200  # of a folder or file; most disks take 255
 
@@ -308,6 +313,53 @@ class ImageDetection(DetectionRun):
 
         names = save_results(out, results, self.categories, self.totals)
         self.totals.files = [*names, *(["annotated/"] if self.annotate else []), "defense.json"]
+
+
+def save_results(
+    out: Path, results: Callable[[], Iterable[ImageResult]], categories: Categories, totals: DetectionTotals
+) -> list[str]:
+    """Write the files of a folder of results, each atomically; return their names.
+
+    `results` iterates over all of them each time it is called, so that they are never all in memory.
+    """
+    info: dict[str, Any] = {"defense_sha256": totals.defense_sha256}
+    images, alerts, labels = [], [], set[int]()
+    for result in results():
+        images.append({"id": result.id, "file_name": result.name, "width": result.size[0], "height": result.size[1]})
+        alert = {"image_id": result.id, "image": result.name, "alert": result.alert}
+        alerts.append(alert | {"recovered_boxes": result.recovered_boxes} | info)
+        labels.update(result.detections.label.tolist())
+
+    def write_json(stream: BinaryIO) -> None:
+        separator = b"[\n"
+        for result in results():
+            for row in result.coco_results(categories):
+                stream.write(separator + json.dumps(row | info).encode())
+                separator = b",\n"
+        stream.write(b"\n]\n" if separator == b",\n" else b"[]\n")
+
+    def write_csv(stream: BinaryIO) -> None:
+        certificates = () if totals.threat is None else (*CERTIFICATE, *(OUTSIDE if totals.has_windows else ()))
+        columns = [*CSV_COLUMNS, *certificates, *info]
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        for result in results():
+            for box in result.boxes(categories):
+                untrusted = {key: escape_csv_cell(box[key]) for key in ("image", "class")}  # CSV injection
+                writer.writerow(box | untrusted | info)
+        text.detach()
+
+    listed = categories.to_coco_categories(labels)
+    save_json(out / "images.json", {"info": info, "images": images, "annotations": [], "categories": listed})
+    write_atomic(out / "detections.json", write_json)
+    write_atomic(out / "boxes.csv", write_csv)
+    save_json(out / "alerts.json", alerts)
+    names = ["detections.json", "images.json", "boxes.csv", "alerts.json"]
+    if totals.certificates is None:
+        return names
+    save_json(out / "certificates.json", totals.certificates | info)
+    return [*names, "certificates.json"]
 
 
 def _defense_key(defense: Defense) -> dict[str, Any]:

@@ -10,9 +10,6 @@ frames.jsonl        instead of these for a video: one line of JSON per frame
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import PIL.Image
@@ -32,9 +29,8 @@ from objectseeker.core.recipes import has_windows
 from objectseeker.core.seeker import DefendedImage, ObjectSeeker
 from objectseeker.core.threats import ALL_LOCATIONS, PATCH_LOCATIONS, ThreatModel
 from objectseeker.defense import Defense
-from objectseeker.files.atomic import save_json, write_atomic
 from objectseeker.inference.drawing import BoxCertificate, draw_detections
-from objectseeker.text import escape_csv_cell, escape_invisible, plural, to_html
+from objectseeker.text import escape_invisible, plural, to_html
 
 NOT_FABRICATED = {location: f"certified_not_fabricated_{location}" for location in ALL_LOCATIONS}
 # The columns of certificates; those of the location "outside" follow where the defense has windows.
@@ -43,7 +39,6 @@ STANDARD = tuple(NOT_FABRICATED[location] for location in PATCH_LOCATIONS)
 CERTIFICATE = (*HIDING, *STANDARD, "largest_square_not_fabricated", "certified_score")
 OUTSIDE = ("outside", NOT_FABRICATED["outside"])
 COUNTED = (*PATCH_LOCATIONS, "vacuous_far", *STANDARD)
-CSV_COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "origin")
 MAX_NAMED = 20  # errors of frames and flagged images that totals name; all are in the files
 
 CERTIFICATE_SCOPE = (
@@ -496,50 +491,3 @@ class DetectionRun(ABC):
             self.totals.interrupted = True
             raise
         return self.totals
-
-
-def save_results(
-    out: Path, results: Callable[[], Iterable[ImageResult]], categories: Categories, totals: DetectionTotals
-) -> list[str]:
-    """Write the files of a folder of results, each atomically; return their names.
-
-    `results` iterates over all of them each time it is called, so that they are never all in memory.
-    """
-    info: dict[str, Any] = {"defense_sha256": totals.defense_sha256}
-    images, alerts, labels = [], [], set[int]()
-    for result in results():
-        images.append({"id": result.id, "file_name": result.name, "width": result.size[0], "height": result.size[1]})
-        alert = {"image_id": result.id, "image": result.name, "alert": result.alert}
-        alerts.append(alert | {"recovered_boxes": result.recovered_boxes} | info)
-        labels.update(result.detections.label.tolist())
-
-    def write_json(stream: BinaryIO) -> None:
-        separator = b"[\n"
-        for result in results():
-            for row in result.coco_results(categories):
-                stream.write(separator + json.dumps(row | info).encode())
-                separator = b",\n"
-        stream.write(b"\n]\n" if separator == b",\n" else b"[]\n")
-
-    def write_csv(stream: BinaryIO) -> None:
-        certificates = () if totals.threat is None else (*CERTIFICATE, *(OUTSIDE if totals.has_windows else ()))
-        columns = [*CSV_COLUMNS, *certificates, *info]
-        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-        writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        for result in results():
-            for box in result.boxes(categories):
-                untrusted = {key: escape_csv_cell(box[key]) for key in ("image", "class")}  # CSV injection
-                writer.writerow(box | untrusted | info)
-        text.detach()
-
-    listed = categories.to_coco_categories(labels)
-    save_json(out / "images.json", {"info": info, "images": images, "annotations": [], "categories": listed})
-    write_atomic(out / "detections.json", write_json)
-    write_atomic(out / "boxes.csv", write_csv)
-    save_json(out / "alerts.json", alerts)
-    names = ["detections.json", "images.json", "boxes.csv", "alerts.json"]
-    if totals.certificates is None:
-        return names
-    save_json(out / "certificates.json", totals.certificates | info)
-    return [*names, "certificates.json"]
