@@ -49,7 +49,7 @@ def column(rows, name):
 def test_every_sweep_agrees_with_the_table(scene, images, settings):
     assert_at = [
         (tabled(sweeps.by_clean_recall, scene, settings, [0.4, 0.6]), "clean_recall", [0.4, 0.6]),
-        (tabled(sweeps.by_alpha, scene, settings, [0.9, 0.3]), "alpha", [0.9, 0.3]),
+        (tabled(sweeps.by_schedule, scene, settings, "alpha", [0.9, 0.3]), "alpha", [0.9, 0.3]),
         (tabled(sweeps.by_filter_ioa, scene, settings, [0.5, 0.8]), "filter_ioa", [0.5, 0.8]),
         (tabled(sweeps.by_threshold, scene, settings, [0.0, 0.4]), "certification_threshold", [0.0, 0.4]),
         (tabled(sweeps.by_patch_aspect, scene, settings, [0.25, 4.0]), "patch_aspect", [0.25, 4.0]),
@@ -159,9 +159,9 @@ def test_a_recall_out_of_reach_is_empty_in_every_sweep():
         tabled(sweeps.by_lines, blind, PAPER, [1]),
         tabled(sweeps.by_patch_area, blind, PAPER, [0.1], ks=[1]),
         tabled(sweeps.by_threshold, blind, PAPER, [0.5]),
-        tabled(sweeps.by_alpha, blind, PAPER, [0.5]),
+        tabled(sweeps.by_schedule, blind, PAPER, "alpha", [0.5]),
         tabled(sweeps.by_object_size, blind, PAPER),
     ):
         assert column(rows, "certified_far") == [None] * len(rows)
     assert sweeps.mean_over_thresholds(sweeps.by_threshold(blind, PAPER))["far"] is None
-    assert tabled(sweeps.by_alpha, blind, PAPER, []) == []
+    assert tabled(sweeps.by_schedule, blind, PAPER, "alpha", []) == []

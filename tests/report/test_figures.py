@@ -135,11 +135,11 @@ def test_sweeps_of_one_setting_have_the_undefended_detector_beside_them(written,
     lines = named(tabled(sweeps.by_lines, scene, PAPER, [1, 2, 3, 4, 5, 6]))
     expected = {
         "lines": lines,
-        "alpha": tabled(sweeps.by_alpha, scene, PAPER, tenths[1:]),  # no score below the floor
+        "alpha": tabled(sweeps.by_schedule, scene, PAPER, "alpha", tenths[1:]),  # no score below the floor
         "filter-ioa": tabled(sweeps.by_filter_ioa, scene, PAPER, tenths[3:]),
         "beta": [
             {"beta": beta}
-            | tabled(sweeps.by_alpha, scene, changed(PAPER, beta=beta), [PAPER.threshold_schedule.alpha])[0]
+            | tabled(sweeps.by_schedule, scene, changed(PAPER, beta=beta), "alpha", [PAPER.threshold_schedule.alpha])[0]
             for beta in tenths
         ],
     }

@@ -119,13 +119,13 @@ def evaluate(
     if cross_tune is not None or len(runs) > 1:
         if "detectorguard" in wanted:
             raise ObjectSeekerError("--measure detectorguard takes one run and no --cross-tune")
-        options = point | {"fabrication": fabrication, "cross_tune": cross_tune}
-        _compare([open_run(path) for path in runs], defense, model, options, out, as_json)
+        measured = point | {"threat": model, "fabrication": fabrication, "cross_tune": cross_tune}
+        _compare([open_run(path) for path in runs], defense, measured, out, as_json)
         return
     run = open_run(runs[0])
     chosen = defense.build(run)
     if attacked is not None and attacked.is_dir():
-        _compare_attacked(run, open_run(attacked), chosen, model, point, out, as_json)
+        _compare_attacked(run, open_run(attacked), chosen, point | {"threat": model}, out, as_json)
         return
     warn_unsuitable_masks(chosen.masks, threat.patch_count)
     warn_untuned(chosen, run.folder)
@@ -186,59 +186,65 @@ def evaluate(
 
 
 def _compare(
-    runs: list[Run],
-    options: RunDefenseOptions,
-    threat: ThreatModel,
-    measured: dict[str, Any],
-    out: Path | None,
-    as_json: bool,
+    runs: list[Run], options: RunDefenseOptions, measured: dict[str, Any], out: Path | None, as_json: bool
 ) -> None:
     """Print the differences of several runs, under the same rule or under cross-tuned rules."""
-    from objectseeker.files.atomic import save_json, save_text
     from objectseeker.metrics.comparison import compare
-    from objectseeker.text import to_csv
 
     tuned = measured["cross_tune"] is not None
     masks = options.masks() if tuned else None
     defenses = None if tuned else [options.build(run) for run in runs]
     with progress("evaluating", 0) as bar:
-        found = compare(runs, defenses, threat=threat, **measured, masks=masks, on_step=bar.advance)
+        found = compare(runs, defenses, **measured, masks=masks, on_step=bar.advance)
     rows = found.rows()
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        save_json(out / "comparison.json", found.to_dict())
-        save_text(out / "comparison.csv", to_csv(rows))
-    if as_json:
-        print_json(found.to_dict())
-        return
-    _print([terminal_table(found.title(), rows), *found.caveats()])
+    _show(found.to_dict(), rows, [terminal_table(found.title(), rows), *found.caveats()], out, "comparison", as_json)
 
 
 def _compare_attacked(
-    run: Run,
-    attacked: Run,
-    defense: Defense,
-    threat: ThreatModel,
-    point: dict[str, Any],
-    out: Path | None,
-    as_json: bool,
+    run: Run, attacked: Run, defense: Defense, measured: dict[str, Any], out: Path | None, as_json: bool
 ) -> None:
     """Print and save what an attack on the images of a run takes, and what certificates hold."""
-    from objectseeker.files.atomic import save_json, save_text
     from objectseeker.metrics.attacked import evaluate_attacked
-    from objectseeker.text import to_csv
 
     with progress("evaluating", 2 * len(attacked.indices)) as bar:
-        found = evaluate_attacked(run, attacked, defense, threat=threat, **point, on_image=bar.advance)
+        found = evaluate_attacked(run, attacked, defense, **measured, on_image=bar.advance)
+    title = f"{found.clean.settings.protocol()}: {found.clean.images} images, clean and attacked; 95 % intervals"
+    rows = found.rows()
+    _show(found.to_dict(), rows, [terminal_table(title, rows), *found.sentences()], out, "attacked", as_json)
+
+
+def _compare_with_detectorguard(run: Run, settings: EvaluationSettings, out: Path | None, as_json: bool) -> None:
+    """Print the comparison with DetectorGuard, and save it."""
+    from objectseeker.detectorguard import compare_with_detectorguard
+    from objectseeker.files.atomic import save_text
+    from objectseeker.text import to_markdown
+
+    with progress("computing objectness", 0) as bar:
+        found = compare_with_detectorguard(run, settings, on_progress=bar.update)
+    rows, caveats = found.table_rows(), found.caveats()
+    title = "AP50, clean recall, false alerts and certified recall, in percent"
+    parts = [terminal_table(title, found.terminal_rows()), *caveats]
+    _show(found.to_dict(), rows, parts, out, "detectorguard", as_json)
+    if out is not None:
+        lines = "\n".join(f"- {line}" for line in caveats)
+        save_text(out / "detectorguard.md", f"{to_markdown(rows)}\n\n{lines}\n")
+
+
+def _show(
+    content: dict[str, Any], rows: list[dict[str, str]], parts: list[Any], out: Path | None, name: str, as_json: bool
+) -> None:
+    """Save NAME.json and NAME.csv, and print the content as JSON or as tables and lines."""
+    from objectseeker.files.atomic import save_json, save_text
+    from objectseeker.text import to_csv
+
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        save_json(out / "attacked.json", found.to_dict())
-        save_text(out / "attacked.csv", to_csv(found.rows()))
+        save_json(out / f"{name}.json", content)
+        save_text(out / f"{name}.csv", to_csv(rows))
     if as_json:
-        print_json(found.to_dict())
-        return
-    title = f"{found.clean.settings.protocol()}: {found.clean.images} images, clean and attacked; 95 % intervals"
-    _print([terminal_table(title, found.rows()), *found.sentences()])
+        print_json(content)
+    else:
+        _print(parts)
 
 
 def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path, as_json: bool) -> None:
@@ -276,28 +282,6 @@ def _write_figures(run: Run, defense: Defense, settings: EvaluationSettings, out
     with progress("drawing figures", 0) as bar:
         written = write_figures(run, defense, out, settings=settings, on_progress=bar.update, on_warning=warn)
     stdout_console.print(f"{len(written.files)} files in {escape(str(out))}")
-
-
-def _compare_with_detectorguard(run: Run, settings: EvaluationSettings, out: Path | None, as_json: bool) -> None:
-    """Print the comparison with DetectorGuard, and save it."""
-    from objectseeker.detectorguard import compare_with_detectorguard
-    from objectseeker.files.atomic import save_json, save_text
-    from objectseeker.text import to_csv, to_markdown
-
-    with progress("computing objectness", 0) as bar:
-        found = compare_with_detectorguard(run, settings, on_progress=bar.update)
-    rows, caveats = found.table_rows(), found.caveats()
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        save_json(out / "detectorguard.json", found.to_dict())
-        save_text(out / "detectorguard.csv", to_csv(rows))
-        lines = "\n".join(f"- {line}" for line in caveats)
-        save_text(out / "detectorguard.md", f"{to_markdown(rows)}\n\n{lines}\n")
-    if as_json:
-        print_json(found.to_dict())
-        return
-    title = "AP50, clean recall, false alerts and certified recall, in percent"
-    _print([terminal_table(title, found.terminal_rows()), *caveats])
 
 
 def _print(parts: list[Any]) -> None:

@@ -23,7 +23,7 @@ from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa, iou
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchPositions, ThreatModel, patch_sizes
+from objectseeker.core.threats import Patch, PatchPositions, ThreatModel, patch_sizes
 from objectseeker.datasets.dataset import IndexedSequence
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
@@ -36,7 +36,7 @@ from objectseeker.metrics.evaluation import (
     Evaluation,
     evaluate_images,
     evaluation_metrics,
-    format_with_interval,
+    interval_cell,
     settings_for,
 )
 from objectseeker.metrics.image_set import OnImage
@@ -56,18 +56,6 @@ UNDER_ATTACK = {  # metrics of both runs, and their names under attack
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LostObjects:
-    """Objects certified against the patch that was drawn, and those of them lost, per location."""
-
-    certified: Mapping[str, int]
-    lost: Mapping[str, int]
-
-    @property
-    def total(self) -> int:
-        return sum(self.lost.values())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class AttackedEvaluation:
     """A defense on clean images and on the same images under attack.
 
@@ -75,7 +63,8 @@ class AttackedEvaluation:
         clean: The metrics of the clean images.
         attacked: Those of the attacked ones, by the same rule.
         fabricated: Per system the boxes per image that match no object and that the clean image does not have.
-        lost: Objects that are certified against the patch that was drawn, and those of them that were lost.
+        certified: Per location the objects that are certified against the patch that was drawn,
+        lost: and those of them that were lost.
         outside_threat: Images whose changed pixels fit into no patch of the threat.
         differences: Metrics of the attacked images minus those of the clean ones, with paired intervals.
     """
@@ -83,40 +72,34 @@ class AttackedEvaluation:
     clean: Evaluation
     attacked: Evaluation
     fabricated: Mapping[str, ConfidenceInterval]
-    lost: LostObjects
+    certified: Mapping[str, int]
+    lost: Mapping[str, int]
     outside_threat: int
     differences: Mapping[str, ConfidenceInterval]
 
     def rows(self) -> list[dict[str, str]]:
         """Return a table: one row per metric, clean and under attack, undefended and defended."""
-        labels = {key: label for label, key in ROWS.items()}
+        sides = {"": self.clean.intervals, ", attacked": self.attacked.intervals}
+        columns = {f"{system}{side}": (system, of) for system in SYSTEMS for side, of in sides.items()}
         rows = [
             {"": name}
-            | {
-                f"{system}{', attacked' if of is self.attacked else ''}": _cell(of, f"{system}.{key}")
-                for system in SYSTEMS
-                for of in (self.clean, self.attacked)
-            }
+            | {column: interval_cell(key, of.get(f"{system}.{key}")) for column, (system, of) in columns.items()}
             for key, name in UNDER_ATTACK.items()
         ]
-        fabricated = {
-            f"{system}, attacked": format_with_interval("fppi", one.value, one)
-            for system, one in self.fabricated.items()
-        }
+        fabricated = {f"{system}, attacked": interval_cell("fppi", one) for system, one in self.fabricated.items()}
         rows.append(dict.fromkeys(rows[0], "") | {"": "fabricated boxes per image"} | fabricated)
-        for location in PATCH_LOCATIONS:
-            key = f"certified_recall.{location}"
-            if f"defended.{key}" in self.clean.intervals:
-                cell = {"defended": _cell(self.clean, f"defended.{key}")}
-                rows.append(dict.fromkeys(rows[0], "") | {"": labels[key]} | cell)
+        for label, key in ROWS.items():
+            known = self.clean.intervals.get(f"defended.{key}")
+            if key.startswith("certified_recall.") and known is not None:
+                rows.append(dict.fromkeys(rows[0], "") | {"": label, "defended": interval_cell(key, known)})
         return rows
 
     def sentences(self) -> list[str]:
         """Say what was lost, and which images the certificates cover."""
         images = self.clean.images
         lines = [
-            f"certified and lost: {self.lost.total} of {sum(self.lost.certified.values())} "
-            f"({', '.join(f'{location} {count}' for location, count in self.lost.certified.items())})"
+            f"certified and lost: {sum(self.lost.values())} of {sum(self.certified.values())} "
+            f"({', '.join(f'{location} {count}' for location, count in self.certified.items())})"
         ]
         if self.outside_threat:
             lines.append(
@@ -134,21 +117,12 @@ class AttackedEvaluation:
             "images": self.clean.images,
             "clean": self.clean.to_dict(),
             "attacked": self.attacked.to_dict(),
-            "fabricated_per_image": {system: _plain(one) for system, one in self.fabricated.items()},
-            "differences": {name: _plain(one) for name, one in self.differences.items()},
-            "certified_under_attack": dict(self.lost.certified),
-            "certified_and_lost": dict(self.lost.lost),
+            "fabricated_per_image": {system: one.to_dict() for system, one in self.fabricated.items()},
+            "differences": {name: one.to_dict() for name, one in self.differences.items()},
+            "certified_under_attack": dict(self.certified),
+            "certified_and_lost": dict(self.lost),
             "outside_threat": self.outside_threat,
         }
-
-
-def _cell(evaluation: Evaluation, name: str) -> str:
-    interval = evaluation.intervals.get(name)
-    return "-" if interval is None else format_with_interval(name.partition(".")[2], interval.value, interval)
-
-
-def _plain(interval: ConfidenceInterval) -> dict[str, float]:
-    return {"value": interval.value, "low": interval.low, "high": interval.high}
 
 
 def evaluate_attacked(
@@ -157,11 +131,9 @@ def evaluate_attacked(
     defense: Defense | None = None,
     *,
     threat: ThreatModel | None = None,
-    clean_recall: float | None = None,
-    base_threshold: float | None = None,
-    fppi: float | None = None,
     intervals: bool = True,
     on_image: OnImage = lambda: None,
+    **operating_point: Any,
 ) -> AttackedEvaluation:
     """Measure a defense on clean images and on the same images under attack.
 
@@ -172,11 +144,9 @@ def evaluate_attacked(
         attacked: The same images, or some of them, attacked; observed with the same detector and masks.
         defense: The defense to measure. Default: the run's own.
         threat: The patch to certify against. Default: one square patch of 1 % of the image.
-        clean_recall: Measure at this clean recall, a fraction.
-        base_threshold: Measure at this base threshold.
-        fppi: Measure with at most this many false positives per clean image.
         intervals: Whether to compute confidence intervals, differences and fabricated boxes.
         on_image: Called whenever an image is done.
+        operating_point: clean_recall, base_threshold or fppi, on the clean images, as in `evaluate`.
 
     Raises:
         ObjectSeekerError: An attacked image has no clean one, or the runs have different detectors or masks.
@@ -184,39 +154,24 @@ def evaluate_attacked(
     defense = run.bind_defense(run.defense() if defense is None else defense)
     attacked.bind_defense(defense)
     model = ThreatModel() if threat is None else threat
-    point = {"clean_recall": clean_recall, "base_threshold": base_threshold, "fppi": fppi}
     pairs = match_images(run, attacked)
     if len(pairs) > MAX_TALLIED_IMAGES:
         raise ObjectSeekerError(
             f"at most {MAX_TALLIED_IMAGES:,} attacked images are measured: got {len(pairs):,}. Attack fewer."
         )
-    clean_images = ImagePairs(run, attacked, pairs, of_attacked=False)
-    attacked_images = ImagePairs(run, attacked, pairs, of_attacked=True)
-    clean = evaluate_images(
-        clean_images,
-        run.label_map,
-        settings_for(run, defense, threat=model, **point),
-        defense=defense,
-        fabrication=True,
-        intervals=intervals,
-        on_image=on_image,
+    clean_images, attacked_images = (
+        ImagePairs(run.images(), attacked.images(), pairs, of_attacked=each) for each in (False, True)
     )
+    options: dict[str, Any] = {"fabrication": True, "intervals": intervals, "on_image": on_image}
+    settings = settings_for(run, defense, threat=model, **operating_point)
+    clean = evaluate_images(clean_images, run.label_map, settings, defense=defense, **options)
     if clean.defended.rule is None or clean.deployed is None:
         raise ObjectSeekerError(clean.defended.caveat() or "the clean images have no such operating point")
-    deployed = clean.deployed
-    settings = settings_for(run, deployed, threat=model)
-    under_attack = evaluate_images(
-        attacked_images,
-        run.label_map,
-        settings,
-        defense=deployed,
-        fabrication=True,
-        intervals=intervals,
-        on_image=on_image,
-    )
-    counts, lost, outside_threat = _compare_images(clean_images, attacked_images, run.label_map, clean)
+    settings = settings_for(run, clean.deployed, threat=model)
+    under_attack = evaluate_images(attacked_images, run.label_map, settings, defense=clean.deployed, **options)
+    counts, certified, lost, outside_threat = _compare_images(clean_images, attacked_images, run.label_map, clean)
     if not intervals:
-        return AttackedEvaluation(clean, under_attack, {}, lost, outside_threat, {})
+        return AttackedEvaluation(clean, under_attack, {}, certified, lost, outside_threat, {})
     known, compared = evaluation_metrics(clean), evaluation_metrics(under_attack)
     differences = {
         f"{system}.{key}": difference_interval(
@@ -230,7 +185,7 @@ def evaluate_attacked(
         system: metric.boxes_per_image(partial(_counted, of_system)).interval(under_attack.tally)
         for system, of_system in counts.items()
     }
-    return AttackedEvaluation(clean, under_attack, fabricated, lost, outside_threat, differences)
+    return AttackedEvaluation(clean, under_attack, fabricated, certified, lost, outside_threat, differences)
 
 
 def _counted(counts: Ints, tally: Tally) -> Ints:
@@ -264,23 +219,25 @@ def match_images(run: Run, attacked: Run) -> list[tuple[int, int]]:
 class ImagePairs(IndexedSequence[ObservedImage]):
     """The clean or the attacked images of two runs, with the clean run's objects."""
 
-    def __init__(self, run: Run, attacked: Run, pairs: Sequence[tuple[int, int]], *, of_attacked: bool) -> None:
-        self._clean, self._attacked, self._pairs, self._of_attacked = (
-            run.images(),
-            attacked.images(),
-            pairs,
-            of_attacked,
-        )
+    def __init__(
+        self,
+        clean: Sequence[ObservedImage],
+        attacked: Sequence[ObservedImage],
+        pairs: Sequence[tuple[int, int]],
+        *,
+        of_attacked: bool,
+    ) -> None:
+        self._images, self._pairs, self._of_attacked = (clean, attacked), pairs, of_attacked
 
     def __len__(self) -> int:
         return len(self._pairs)
 
     def _item(self, position: int) -> ObservedImage:
         n, other = self._pairs[position]
-        clean = self._clean[n]
+        clean = self._images[0][n]
         if not self._of_attacked:
             return clean
-        attacked = self._attacked[other]
+        attacked = self._images[1][other]
         sizes = [(one.observation.width, one.observation.height) for one in (clean, attacked)]
         if sizes[0] != sizes[1]:
             raise ObjectSeekerError(
@@ -295,8 +252,8 @@ def _compare_images(
     attacked_images: Sequence[ObservedImage],
     label_map: LabelMap,
     clean: Evaluation,
-) -> tuple[dict[str, Ints], LostObjects, int]:
-    """Return fabricated boxes per system and image, lost objects, and images no patch explains."""
+) -> tuple[dict[str, Ints], dict[str, int], dict[str, int], int]:
+    """Return fabricated boxes per image, certified and lost objects, and images that no patch explains."""
     rule, tally, threat = clean.defended.rule, clean.tally, clean.settings.threat
     assert rule is not None  # `evaluate_attacked` rejects the others
     threshold = rule.resolve_threshold(threat.certification_threshold)
@@ -333,7 +290,7 @@ def _compare_images(
             explained |= bool(fits.any())
         outside += not explained and len(boxes) > 0
     counts = {system: np.array(numbers, np.int64) for system, numbers in fabricated.items()}
-    return counts, LostObjects(certified, lost), outside
+    return counts, certified, lost, outside
 
 
 def count_fabricated(boxes: Detections, clean: Detections, image: ObservedImage, label_map: LabelMap) -> int:

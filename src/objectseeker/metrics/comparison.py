@@ -29,7 +29,7 @@ from objectseeker.metrics.evaluation import (
     evaluate,
     evaluate_images,
     evaluation_metrics,
-    format_with_interval,
+    interval_cell,
 )
 from objectseeker.metrics.image_set import OnImage, restrict_images, split_images
 from objectseeker.metrics.metric import Metric, difference_interval
@@ -86,7 +86,8 @@ class Comparison:
         columns = {run.name: run.intervals for run in self.runs}
         columns |= {f"{one.run} - {one.against}": one.metrics for one in self.differences}
         return [
-            {"": label} | {name: _cell(known.get(key), key.partition(".")[2]) for name, known in columns.items()}
+            {"": label}
+            | {name: interval_cell(key.partition(".")[2], known.get(key)) for name, known in columns.items()}
             for label, key in keys.items()
             if label not in FABRICATION_ROWS or any(key in run.metrics for run in self.runs)
         ]
@@ -115,14 +116,8 @@ class Comparison:
         }
 
 
-def _cell(metric: ConfidenceInterval | None, key: str) -> str:
-    return "-" if metric is None or not metric.known else format_with_interval(key, metric.value, metric)
-
-
 def _plain(intervals: Mapping[str, ConfidenceInterval]) -> dict[str, Any]:
-    return {
-        name: {"value": one.value, "low": one.low, "high": one.high} for name, one in intervals.items() if one.known
-    }
+    return {name: one.to_dict() for name, one in intervals.items() if one.known}
 
 
 def compare(

@@ -47,6 +47,10 @@ class ConfidenceInterval:
     def known(self) -> bool:
         return not math.isnan(self.value)
 
+    def to_dict(self) -> dict[str, float | None]:
+        """Return the figure and the ends as JSON; None if unknown."""
+        return {name: getattr(self, name) if self.known else None for name in ("value", "low", "high")}
+
 
 NOTHING = ConfidenceInterval(math.nan, math.nan, math.nan, "bootstrap")
 

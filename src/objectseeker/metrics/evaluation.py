@@ -491,6 +491,11 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, Metric]:
     return metrics
 
 
+def interval_cell(key: str, interval: ConfidenceInterval | None) -> str:
+    """Format a metric that is only shown with its interval."""
+    return "-" if interval is None or not interval.known else format_with_interval(key, interval.value, interval)
+
+
 def format_with_interval(key: str, value: float, interval: ConfidenceInterval | None) -> str:
     """Format a metric, with the ends of its interval where it is known."""
     shown = per_image if key in PER_IMAGE else percent

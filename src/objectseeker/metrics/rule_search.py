@@ -42,7 +42,6 @@ from objectseeker.metrics.search import (
     Tuner,
     Tuning,
     format_interval,
-    plain_interval,
 )
 from objectseeker.runs.run import Run
 
@@ -197,9 +196,9 @@ class OwnBoxMetrics:
         return {
             "images": self.images,
             "own_boxes": self.own_boxes,
-            "spurious_per_image": plain_interval(self.spurious),
-            "certified": {location: plain_interval(interval) for location, interval in self.certified.items()},
-            "mean_certified": plain_interval(self.mean_certified),
+            "spurious_per_image": self.spurious.to_dict(),
+            "certified": {location: interval.to_dict() for location, interval in self.certified.items()},
+            "mean_certified": self.mean_certified.to_dict(),
         }
 
 

@@ -262,7 +262,7 @@ class Tuning:
             "best": self.best.to_dict(),
             "untuned": None if self.untuned is None else self.untuned.to_dict(),
             "frontier": [point.to_dict() for point in self.frontier],
-            "certified_not_fabricated": None if share is None else plain_interval(share),
+            "certified_not_fabricated": None if share is None else share.to_dict(),
             "defense": None if self.defense is None else self.defense.to_public_dict(),
             "rules": self.rules,
             "certified_rules": self.certified_rules,
@@ -279,11 +279,6 @@ def format_interval(interval: ConfidenceInterval, digits: int) -> str:
         return "-"
     value, low, high = (f"{getattr(interval, name):.{digits}f}" for name in ("value", "low", "high"))
     return f"{value} ({low} to {high})"
-
-
-def plain_interval(interval: ConfidenceInterval) -> dict[str, float | None]:
-    """Return a metric and the ends of its interval as JSON; None if unknown."""
-    return {name: getattr(interval, name) if interval.known else None for name in ("value", "low", "high")}
 
 
 # --- Masks within a budget --------------------------------------------------------------------------------------------

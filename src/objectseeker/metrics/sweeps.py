@@ -8,7 +8,7 @@ values, ready for CSV. Where the requested clean recall is not reached, what dep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ from objectseeker.core.certification import visible_area
 from objectseeker.core.observation import keep_lines
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.metrics.average_precision import Curve, undefended_curve, unpruned_curve
+from objectseeker.metrics.average_precision import undefended_curve, unpruned_curve
 from objectseeker.metrics.certified import joint_certificates_of
 from objectseeker.metrics.defended_images import DefendedImageSet, DefendedOutcome, counted, shares
 from objectseeker.metrics.image_set import ImageSet, split_images
@@ -99,38 +99,41 @@ class PrecisionRecall:
     clean_recall: float
 
     def to_row(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 def by_clean_recall(image_set: ImageSet, settings: EvaluationSettings, recalls: Iterable[float]) -> list[SweepPoint]:
     """Certified recall against the clean recall it is measured at."""
-    defended = DefendedImageSet.from_settings(image_set, settings)
-    curve = defended.curve(settings)
-    return [
-        SweepPoint(
-            name="asked_clean_recall",
-            value=100 * recall,
-            outcome=_outcome(settings.at_clean_recall(recall), defended, curve=curve),
-        )
-        for recall in recalls
-    ]
+    tried = {100 * recall: settings.at_clean_recall(recall) for recall in recalls}
+    return _on_one_curve(image_set, settings, "asked_clean_recall", tried)
 
 
 def by_fppi(image_set: ImageSet, settings: EvaluationSettings, most: Iterable[float] = FPPI_LEVELS) -> list[SweepPoint]:
     """Certified recall against false positives per image, and the undefended recall at as many."""
-    defended, undefended = DefendedImageSet.from_settings(image_set, settings), undefended_curve(image_set)
-    curve, steps = defended.curve(settings), []
-    for one in most:
-        row = undefended.row_at_fppi(one, settings.base_floor)
-        steps.append(
-            SweepPoint(
-                name="asked_fppi",
-                value=one,
-                outcome=_outcome(settings.at_fppi(one), defended, curve=curve),
-                reference={"undefended_clean_recall": None if row is None else float(undefended.clean_recall[row])},
-            )
-        )
+    undefended, steps = undefended_curve(image_set), []
+    for step in _on_one_curve(image_set, settings, "asked_fppi", {one: settings.at_fppi(one) for one in most}):
+        row = undefended.row_at_fppi(step.value, settings.base_floor)
+        recall = None if row is None else float(undefended.clean_recall[row])
+        steps.append(replace(step, reference={"undefended_clean_recall": recall}))
     return steps
+
+
+def by_threshold(
+    image_set: ImageSet, settings: EvaluationSettings, thresholds: Iterable[float] = THRESHOLDS
+) -> list[SweepPoint]:
+    """Certified recall against T, what must stay covered of the object; the detector is the same for all."""
+    tried = {t: replace(settings, threat=replace(settings.threat, certification_threshold=t)) for t in thresholds}
+    return _on_one_curve(image_set, settings, "certification_threshold", tried)
+
+
+def mean_over_thresholds(steps: Sequence[SweepPoint]) -> dict[PatchLocation, float | None]:
+    """The mean certified recall over the rows of `by_threshold`."""
+    certified = [step.outcome.certified_recall() for step in steps]
+    means: dict[PatchLocation, float | None] = {}
+    for where in PATCH_LOCATIONS:
+        known = [share for recall in certified if (share := recall[where]) is not None]
+        means[where] = float(np.mean(known)) if known and len(known) == len(certified) else None
+    return means
 
 
 def by_lines(image_set: ImageSet, settings: EvaluationSettings, ks: Iterable[int]) -> list[SweepPoint]:
@@ -147,14 +150,17 @@ def by_lines(image_set: ImageSet, settings: EvaluationSettings, ks: Iterable[int
     return steps
 
 
-def by_alpha(image_set: ImageSet, settings: EvaluationSettings, alphas: Iterable[float]) -> list[SweepPoint]:
-    """The effect of the lowest mask_threshold."""
-    return _by_follow(image_set, settings, "alpha", alphas)
-
-
-def by_beta(image_set: ImageSet, settings: EvaluationSettings, betas: Iterable[float]) -> list[SweepPoint]:
-    """The effect of how far mask_threshold rises above base_threshold."""
-    return _by_follow(image_set, settings, "beta", betas)
+def by_schedule(
+    image_set: ImageSet, settings: EvaluationSettings, name: str, values: Iterable[float]
+) -> list[SweepPoint]:
+    """The effect of alpha, the lowest mask_threshold, or of beta, how far it rises above base_threshold."""
+    tried = [(value, settings.with_schedule(**{name: value})) for value in values]
+    floor = min((one.min_mask_score for _, one in tried), default=None)
+    defended = DefendedImageSet.from_settings(image_set, settings, floor=floor)
+    return [
+        SweepPoint(name=name, value=value, outcome=defended.at_operating_point(one, defended.curve(one)))
+        for value, one in tried
+    ]
 
 
 def by_filter_ioa(image_set: ImageSet, settings: EvaluationSettings, filter_ioas: Iterable[float]) -> list[SweepPoint]:
@@ -163,34 +169,6 @@ def by_filter_ioa(image_set: ImageSet, settings: EvaluationSettings, filter_ioas
         SweepPoint(name="filter_ioa", value=ioa, outcome=measured(image_set, settings.with_rule(filter_ioa=ioa)))
         for ioa in filter_ioas
     ]
-
-
-def by_threshold(
-    image_set: ImageSet, settings: EvaluationSettings, thresholds: Iterable[float] = THRESHOLDS
-) -> list[SweepPoint]:
-    """Certified recall against T, what must stay covered of the object; the detector is the same for all."""
-    defended = DefendedImageSet.from_settings(image_set, settings)
-    curve = defended.curve(settings)
-    return [
-        SweepPoint(
-            name="certification_threshold",
-            value=t,
-            outcome=_outcome(
-                replace(settings, threat=replace(settings.threat, certification_threshold=t)), defended, curve=curve
-            ),
-        )
-        for t in thresholds
-    ]
-
-
-def mean_over_thresholds(steps: Sequence[SweepPoint]) -> dict[PatchLocation, float | None]:
-    """The mean certified recall over the rows of `by_threshold`."""
-    certified = [step.outcome.certified_recall() for step in steps]
-    means: dict[PatchLocation, float | None] = {}
-    for where in PATCH_LOCATIONS:
-        known = [share for recall in certified if (share := recall[where]) is not None]
-        means[where] = float(np.mean(known)) if known and len(known) == len(certified) else None
-    return means
 
 
 def by_patch_area(
@@ -205,16 +183,9 @@ def by_patch_area(
     for k in ks or (None,):
         jointly = k is None or k == max(ks)
         outcomes = _by_patch(image_set if k is None else with_lines(image_set, k), settings, shapes, jointly=jointly)
-        steps += [
-            SweepPoint(
-                name="patch_area",
-                value=one,
-                k=k,
-                outcome=outcome,
-                reference={"joint_certified_recall": outcome.joint_certified_recall},
-            )
-            for one, outcome in zip(areas, outcomes, strict=True)
-        ]
+        for one, outcome in zip(areas, outcomes, strict=True):
+            reference = {"joint_certified_recall": outcome.joint_certified_recall}
+            steps.append(SweepPoint(name="patch_area", value=one, k=k, outcome=outcome, reference=reference))
     return steps
 
 
@@ -236,7 +207,7 @@ def by_object_size(
     if len(bins) < 2 or list(bins) != sorted(set(bins)):
         raise ObjectSeekerError(f"size bins must be at least two ascending limits: got {list(bins)}")
     defended = DefendedImageSet.from_settings(image_set, settings)
-    rule = _outcome(settings, defended).rule
+    rule = defended.at_operating_point(settings, defended.curve(settings)).rule
     verdicts = None if rule is None else defended.certified(rule, settings.threat)
     image = image_set.ground_truth.image[image_set.counted]
     width, height = image_set.width[image], image_set.height[image]
@@ -254,12 +225,10 @@ def by_object_size(
 
 def by_split(image_set: ImageSet, settings: EvaluationSettings, *, splits: int = 2, seed: int = 0) -> list[Part]:
     """The same measurement on disjoint random parts of the images: how much of a difference is chance."""
-    parts = [
-        image_set.subset(index) for index in split_images(len(image_set.images), require_count(splits, "splits"), seed)
-    ]
+    chosen = split_images(len(image_set.images), require_count(splits, "splits"), seed)
     return [
         Part(number, len(part.images), len(part.counted), undefended_curve(part).mean_ap50, measured(part, settings))
-        for number, part in enumerate(parts)
+        for number, part in enumerate(map(image_set.subset, chosen))
     ]
 
 
@@ -286,7 +255,8 @@ def precision_recall(image_set: ImageSet, settings: EvaluationSettings) -> list[
 
 
 def measured(image_set: ImageSet, settings: EvaluationSettings) -> DefendedOutcome:
-    return _outcome(settings, DefendedImageSet.from_settings(image_set, settings))
+    defended = DefendedImageSet.from_settings(image_set, settings)
+    return defended.at_operating_point(settings, defended.curve(settings))
 
 
 def with_lines(image_set: ImageSet, k: int) -> ImageSet:
@@ -295,33 +265,27 @@ def with_lines(image_set: ImageSet, k: int) -> ImageSet:
     return ImageSet.from_images(images, image_set.label_map)
 
 
-def _outcome(
-    settings: EvaluationSettings, defended: DefendedImageSet, *, curve: Curve | None = None
-) -> DefendedOutcome:
-    curve = defended.curve(settings) if curve is None else curve
-    return defended.at_operating_point(settings, curve)
-
-
-def _by_follow(
-    image_set: ImageSet, settings: EvaluationSettings, name: str, values: Iterable[float]
+def _on_one_curve(
+    image_set: ImageSet, settings: EvaluationSettings, name: str, tried: Mapping[float, EvaluationSettings]
 ) -> list[SweepPoint]:
-    tried = [(value, settings.with_schedule(**{name: value})) for value in values]
-    defended = DefendedImageSet.from_settings(
-        image_set, settings, floor=min((one.min_mask_score for _, one in tried), default=None)
-    )
-    return [SweepPoint(name=name, value=value, outcome=_outcome(one, defended)) for value, one in tried]
+    """Measure settings that differ only in their operating point and threat."""
+    defended = DefendedImageSet.from_settings(image_set, settings)
+    curve = defended.curve(settings)
+    return [
+        SweepPoint(name=name, value=value, outcome=defended.at_operating_point(one, curve))
+        for value, one in tried.items()
+    ]
 
 
 def _by_patch(
     image_set: ImageSet, settings: EvaluationSettings, shapes: Sequence[tuple[float, float]], *, jointly: bool = False
 ) -> list[DefendedOutcome]:
     """One operating point, many patches (area, aspect), all certified in one go."""
-    defended = DefendedImageSet.from_settings(image_set, settings)
-    outcome = _outcome(settings, defended)
+    defended, threat = DefendedImageSet.from_settings(image_set, settings), settings.threat
+    outcome = defended.at_operating_point(settings, defended.curve(settings))
     rule = outcome.rule
     if rule is None:
         return [outcome] * len(shapes)
-    threat = settings.threat
     patches = [Patch(one, aspect, where, threat.count) for one, aspect in shapes for where in PATCH_LOCATIONS]
     certified, vacuous = (counted(image_set, verdicts) for verdicts in defended.certified(rule, threat, patches))
     each = [slice(i, i + len(PATCH_LOCATIONS)) for i in range(0, len(patches), len(PATCH_LOCATIONS))]

@@ -203,7 +203,7 @@ def _cost(context: FigureContext) -> Drawn:
 def _alpha(context: FigureContext) -> Drawn:
     used = context.settings.threshold_schedule.alpha
     alphas = sorted({*(one for one in TENTHS if one >= context.mask_floor), used})
-    steps = sweeps.by_alpha(context.image_set, context.settings, alphas)
+    steps = sweeps.by_schedule(context.image_set, context.settings, "alpha", alphas)
     return _sweep(context, steps, "alpha", "alpha, the lowest mask_threshold", "Effect of alpha", used)
 
 
@@ -214,7 +214,7 @@ def _beta(context: FigureContext) -> Drawn:
     betas = [
         one for one in sorted({*TENTHS, used}) if settings.with_schedule(beta=one).min_mask_score >= context.mask_floor
     ]
-    steps = sweeps.by_beta(context.image_set, settings, betas)
+    steps = sweeps.by_schedule(context.image_set, settings, "beta", betas)
     label = "beta, how far mask_threshold rises above base_threshold"
     return _sweep(context, steps, "beta", label, "Effect of beta", used)
 
