@@ -293,7 +293,7 @@ class CurveRows(Rows):
     false_positives: Ints
 
     def total(self, base_thresholds: Floats, objects: Ints, images: int) -> Curve:
-        """Return the curve of all images: `objects` per class, on so many `images`."""
+        """Return the curve of all images, which hold these objects per class."""
         shape = len(base_thresholds), len(objects)
         cell = self.row.astype(np.int64) * shape[1] + self.label
 
@@ -306,7 +306,7 @@ class CurveRows(Rows):
     def sampled(self, base_thresholds: Floats, objects: Ints, images: Ints, weights: Floats) -> Iterator[Curve]:
         """Yield the curves of samples of the images, as many samples at a time as memory allows.
 
-        Classes without objects and boxes are left out.
+        Only classes that have objects or boxes are in it.
 
         Args:
             base_thresholds: Of the rows.

@@ -60,7 +60,9 @@ class BoxTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Columns of equal length: each field is an array whose first axis is the rows, or a mapping to such arrays.
+    """Columns of equal length.
+
+    Each field is an array whose first axis is the rows, or a mapping to such arrays.
 
     Attributes:
         image: The image of each row.
@@ -98,7 +100,10 @@ class Rows:
         return replace(part, image=place[part.image])
 
     def summed(self, keys: Collection[str], counts: Collection[str]) -> Self:
-        """Return rows that differ in `keys`, as of one image, with the sums of `counts`; other columns mean nothing."""
+        """Return rows that differ in `keys`, as of one image, with the sums of `counts`.
+
+        Other columns mean nothing then.
+        """
         columns = self.columns()
         compared = [column for (name, _), column in columns.items() if name in keys]
         _, first, kind = np.unique(
@@ -275,7 +280,7 @@ def map_images(
     processes: int = 1,
     on_image: OnImage = lambda: None,
 ) -> Iterator[Found]:
-    """Yield the result of `work` for some images after the other, in order; each process reads its images itself."""
+    """Yield the result of `work` for consecutive images, in order; each process reads its images itself."""
 
     def tell(count: int) -> None:
         for _ in range(count):

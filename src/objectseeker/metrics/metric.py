@@ -130,7 +130,7 @@ Counts = Callable[[Tally], Floats | Ints]  # per image
 
 
 def _share(part: Counts, whole: Counts, *, unseen: float = 0.0, needs_objects: bool = False) -> Metric:
-    """The share of a whole; the whole of unseen images has the share `unseen`, 0 or 100, whichever is worse."""
+    """Return the share of a whole; in unseen images it is `unseen`, 0 or 100: whichever is worse."""
 
     def values(tally: Tally, weights: Floats) -> Floats:
         return percent(weights @ part(tally), weights @ whole(tally))

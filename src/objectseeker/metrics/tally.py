@@ -48,7 +48,7 @@ Detector = Literal["undefended", "defended"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageRows(CountedRows):
-    """What is counted per image.
+    """Counts per image.
 
     Attributes:
         ignored: Objects that do not count.
