@@ -120,7 +120,7 @@ def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
         ),
         (["detect", "images", "--out", "mine.py", "-d", "python:mine:detect"], "mine.py"),
         (["check", "python:nothere:f"], "nothere"),
-        (["demo", "--patch-area", "3"], "a patch area is a share"),
+        (["demo", "--patch-area", "3"], "a patch area must be a share"),
         (["demo", "--set", "detector=python:mine:detect"], "the demo uses the built-in detector"),
     ],
 )
@@ -137,7 +137,7 @@ def test_check_passes_and_fails(workplace):
     assert "FAIL" not in done.stdout
     assert "cost  an image of " in done.stdout
     assert "defended with halves:2 (9 forward passes)" in done.stdout
-    following = "objectseeker observe IMAGES --detector python:mine:detect --set masks=halves:2 --out run"
+    following = "objectseeker tune IMAGES --detector python:mine:detect --masks halves:2 --out tuned"
     assert done.stdout.endswith(f"All checks passed.\nNext: {following}\n")
     done = run(workplace, "check", "python:mine:broken", "images/one.png", "--set", "masks=halves:2", "--json", code=1)
     answer = json.loads(done.stdout)

@@ -179,15 +179,14 @@ def test_evaluate_gate_and_report_say_how_many_images_chose_the_defense(place, t
 
 def test_an_untuned_defense_names_the_next_command(place, tuned):
     (place / "mine.py").write_text(DETECTOR)
-    wanted = "objectseeker tune images --detector python:mine:detect --out tuned"
+    wanted = "Next: objectseeker tune images --detector python:mine:detect --masks halves:3 --out tuned\n"
     own = ("-d", "python:mine:detect", "--set", "masks=halves:3")
-    assert wanted in run(place, "detect", "images/00.png", *own, "--out", "plain").stderr.replace(
-        "images/00.png", "images"
+    assert run(place, "detect", "images", *own, "--out", "plain").stdout.endswith(wanted)
+    checked = run(place, "check", "python:mine:detect", "images/00.png", "--set", "batch_size=2").stdout
+    assert checked.endswith(
+        "Next: objectseeker tune IMAGES --detector python:mine:detect --set batch_size=2 --out tuned\n"
     )
-    assert "objectseeker tune" in run(place, "check", "python:mine:detect", "images/00.png").stderr
-    assert (
-        "objectseeker tune" not in run(place, "detect", "images/00.png", "--set", "masks=halves:1", "--out", "b").stderr
-    )
+    assert "tune" not in run(place, "detect", "images/00.png", "--set", "masks=halves:1", "--out", "b").stdout
 
 
 def test_what_cannot_be_reached_is_an_error_that_says_what_can(place, tuned):

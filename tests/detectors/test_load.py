@@ -64,6 +64,8 @@ def test_at_scale_one_network_masks_are_raw_masks(builtin):
 
 @pytest.mark.parametrize("spec", ["", "onnx", "onnx:", "builtin:x", "yolo:file.pt", "bultin"])
 def test_an_unknown_spec_is_refused_with_the_known_ones(spec):
+    with pytest.raises(ObjectSeekerError, match=r"unknown detector 'models/a\.onnx': write onnx:models/a\.onnx$"):
+        load_detector("models/a.onnx")
     with pytest.raises(ObjectSeekerError, match=r"unknown detector .*: write one of builtin, onnx:FILE"):
         load_detector(spec)
 

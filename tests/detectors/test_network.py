@@ -155,7 +155,7 @@ def test_what_is_no_box_is_counted_once_an_image(caplog):
 
     assert [len(view) for view in seen] == [1] * 8
     assert [record.getMessage() for record in caplog.records] == [
-        "dropped 16 invalid boxes (not finite or inverted) that the detector returned"
+        "dropped invalid boxes (not finite or inverted) that the detector returned for an image: 16"
     ]
 
 

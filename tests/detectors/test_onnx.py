@@ -399,8 +399,7 @@ def test_classes_that_are_guessed_are_said(tmp_path, caplog):
     path = graph_of("detr", tmp_path)
     load_detector(f"onnx:{path}")
     assert warnings_of(caplog) == [
-        "detr.onnx does not name its classes: its classes, which it does not count, are taken for those of COCO; "
-        "--set class_names=@FILE sets others"
+        "detr.onnx does not name its classes: they are taken for those of COCO; --set class_names=@FILE sets others"
     ]
     caplog.clear()
     load_detector(f"onnx:{path}", class_names=["a"])

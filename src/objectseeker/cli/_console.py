@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
@@ -34,6 +35,7 @@ from rich.text import Text
 from objectseeker.errors import sanitize_line
 
 LOG_INTERVAL = 60.0  # seconds between lines of progress where there is no terminal
+MAX_REPEATS = 3  # notes of one kind
 MAX_MESSAGE_LENGTH = 1000  # characters; a message may quote what it was given
 
 stdout_console = Console(soft_wrap=True, highlight=False, emoji=False)
@@ -115,11 +117,23 @@ class Rate(ProgressColumn):
 
 
 class ConsoleLogHandler(logging.Handler):
-    """Log records as notes; with --verbose also those below a warning, with the time since the start."""
+    """Log records as notes; with --verbose also those below a warning, with the time since the start.
+
+    A warning that every image may raise is printed a few times only, unless --verbose is given.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
-            warn(record.getMessage())
+            self._seen[record.msg] += 1
+            count = self._seen[record.msg]
+            if count < MAX_REPEATS or log.isEnabledFor(logging.DEBUG):
+                warn(record.getMessage())
+            elif count == MAX_REPEATS:
+                warn(f"{record.getMessage()}; --verbose shows all such notes")
         else:
             stderr_console.print(f"[dim]{record.relativeCreated / 1000:8.3f} s  {escape(record.getMessage())}[/]")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -19,6 +19,7 @@ from objectseeker.cli._console import stderr_console, warn
 from objectseeker.cli._settings import change_settings, complete_defense, complete_setting, default_defense
 from objectseeker.core.recipes import Recipe, has_windows, parse_recipe
 from objectseeker.core.threats import parse_area
+from objectseeker.defense import DETECTOR_SETTINGS
 
 if TYPE_CHECKING:
     from objectseeker.metrics import EvaluationSettings, ThreatModel
@@ -57,6 +58,11 @@ Settings = Annotated[
 ]
 
 
+def _as_options(defense: Path | None, settings: Sequence[str] | None) -> str:
+    named = "" if defense is None else f" --defense {shlex.quote(str(defense))}"
+    return named + "".join(f" --set {shlex.quote(setting)}" for setting in settings or ())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefenseOptions:
     """The defense, in one file or by name, with settings changed one by one."""
@@ -64,6 +70,10 @@ class DefenseOptions:
     defense: DefenseName = None
     detector: Annotated[str | None, option(DEFENSE, "SPEC", "Detector. Default: builtin.", "--detector", "-d")] = None
     settings: Settings = None
+
+    def as_options(self) -> str:
+        """Return the options that choose this defense in the next command."""
+        return _as_options(self.defense, self.settings)
 
     def build(self, run: Run | None = None) -> Defense:
         """Return the defense; with a run, by default the one for the run's detector and masks."""
@@ -96,6 +106,10 @@ class RunDefenseOptions:
         if self.defense is not None:
             raise ObjectSeekerError(f"--cross-tune finds the rule itself: got --defense {self.defense}. Omit it.")
         return chosen
+
+    def as_options(self) -> str:
+        """Return the options that choose this defense in the next command."""
+        return _as_options(self.defense, self.settings)
 
     def build(self, run: Run) -> Defense:
         """Return the defense, bound to the detector and the masks of the run."""
@@ -268,14 +282,26 @@ def open_run(folder: Path) -> Run:
     return run
 
 
-def warn_untuned(defense: Defense, source: str | Path) -> None:
+def tune_command(defense: Defense, source: str | Path, settings: Sequence[str] | None = None) -> str:
+    """Return the command that chooses a rule for a detector; `settings` are those of --set."""
+    words = ["objectseeker", "tune", str(source)]
+    if not (Path(source) / "run.json").is_file():
+        words += ["--detector", defense.detector_name]
+        for setting in settings or ():
+            key, _, value = setting.partition("=")
+            if key.strip() == "masks":
+                words += ["--masks", value.strip()]
+            elif key.strip() in DETECTOR_SETTINGS:
+                words += ["--set", setting]
+    return f"{shlex.join(words)} --out tuned"
+
+
+def warn_untuned(defense: Defense, source: str | Path, settings: Sequence[str] | None = None) -> None:
     """Say with which command to find a rule for this detector, where it has the general default."""
     if defense.is_untuned:
-        run = (Path(source) / "run.json").is_file()
-        spec = "" if run else f" --detector {shlex.quote(defense.detector_name)}"
         warn(
             "the rule is the general default, not chosen for this detector. Choose one from unlabeled images: "
-            f"objectseeker tune {shlex.quote(str(source))}{spec} --out tuned"
+            + tune_command(defense, source, settings)
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,7 +128,7 @@ def attack(
     else:
         if defense.defense is None:
             print_rule(chosen)
-        _print_result(result, out, None if run is None else source)
+        _print_result(result, out, None if run is None else f"{shlex.quote(source)}{defense.as_options()}")
     if result.broken_guarantees:
         stderr_console.print(
             f"[bold red]GUARANTEE BROKEN[/] for {result.broken_guarantees} of {len(result.objects)} targets: "
@@ -146,4 +147,4 @@ def _print_result(result: AttackResult, out: Path, run: str | None) -> None:
         stdout_console.print(escape(note))
     stdout_console.print(f"Annotated images, loss curves and attack.json: {escape(str(out))}")
     if run is not None and result.recall is not None:
-        print_next(f"objectseeker evaluate {run} --attacked {out / 'attack.json'}")
+        print_next(f"objectseeker evaluate {run} --attacked {shlex.quote(str(out / 'attack.json'))}")

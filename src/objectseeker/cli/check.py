@@ -13,7 +13,7 @@ import typer
 from objectseeker import Defense, ObjectSeekerError, detectors
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, print_next, progress, stdout_console, warn
-from objectseeker.cli._options import DefenseName, Device, Json, Settings, TrustDetector, warn_untuned
+from objectseeker.cli._options import DefenseName, Device, Json, Settings, TrustDetector, tune_command
 from objectseeker.cli._settings import change_settings, default_defense
 from objectseeker.core.recipes import Halves
 
@@ -93,8 +93,11 @@ def check(
             stdout_console.print(f"cost  {report.cost}")
         if report.passed:
             stdout_console.print("All checks passed.")
-            warn_untuned(deployed, "IMAGES")
-            print_next(f"objectseeker {following}")
+            print_next(
+                tune_command(deployed, "IMAGES", changes)
+                if defense is None and deployed.is_untuned
+                else f"objectseeker {following}"
+            )
         else:
             stdout_console.print(f"{len(report.failed)} checks failed: certificates for this detector would not hold.")
     if not report.passed:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from objectseeker import ObjectSeekerError
+from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import Interrupted, app
 from objectseeker.cli._console import (
     escape,
@@ -33,9 +34,10 @@ from objectseeker.cli._options import (
     option,
     print_rule,
     read_class_map,
+    tune_command,
     warn_unsuitable_masks,
-    warn_untuned,
 )
+from objectseeker.files.images import looks_like_image
 
 if TYPE_CHECKING:
     from objectseeker.inference.results import DetectionTotals
@@ -100,7 +102,6 @@ def detect(
 
     def on_start(cost: str) -> None:
         print_rule(chosen)
-        warn_untuned(chosen, inputs[0])
         if certify:
             warn_unsuitable_masks(chosen.masks, threat.patch_count)
         stderr_console.print(escape(cost))
@@ -114,18 +115,15 @@ def detect(
         raise Interrupted(f"{run.kept}.") from None
     _print_totals(run.totals, as_json=as_json)
     if not as_json and run.totals.images:
-        print_next(_next_step(defense, out))
+        print_next(_next_step(chosen, inputs[0], defense.settings, out))
     if run.totals.exit_status:
         raise typer.Exit(run.totals.exit_status)
 
 
-def _next_step(options: DefenseOptions, out: Path) -> str:
+def _next_step(defense: Defense, source: str, settings: Sequence[str] | None, out: Path) -> str:
     """Return the command to run next: tune an untuned defense, or serve this one."""
-    if options.defense is None and (options.detector or "builtin") != "builtin":
-        detector = shlex.quote(str(options.detector))
-        return (
-            f"objectseeker observe IMAGES --detector {detector} --out run, then tune: this rule is the general default"
-        )
+    if defense.is_untuned:
+        return tune_command(defense, "IMAGES" if looks_like_image(source) else source, settings)
     return f"objectseeker serve --defense {shlex.quote(str(out / 'defense.json'))}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, progress, stdout_console, terminal_table, warn
+from objectseeker.cli._console import escape, print_json, print_next, progress, stdout_console, terminal_table, warn
 from objectseeker.cli._options import (
     Json,
     OperatingPoint,
@@ -181,8 +182,7 @@ def evaluate(
         return
     _print(tables.render_terminal(found, under_attack, rows, explained=explain))
     _print([] if certificates is None else render_tracks(certificates))
-    named = "" if defense.defense is None else f" --defense {escape(str(defense.defense))}"
-    stdout_console.print(f"Next: objectseeker report {escape(str(runs[0]))}{named}")
+    print_next(f"objectseeker report {shlex.quote(str(runs[0]))}{defense.as_options()}")
 
 
 def _compare(

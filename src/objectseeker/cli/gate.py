@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, progress, stdout_console, warn
+from objectseeker.cli._console import escape, print_json, print_next, progress, stdout_console, warn
 from objectseeker.cli._options import Json, open_run, print_rule, warn_tuned_images
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def gate(
             stdout_console.print(
                 f"Audit bundle: {escape(str(audit_bundle))}, sha256 {digest}; keep that number elsewhere"
             )
+            print_next(f"objectseeker verify {shlex.quote(str(audit_bundle))}")
     if result.verdict == "undecided" and allow_undecided:
         warn("undecided requirements are let through: --allow-undecided")
     if result.exit_status:

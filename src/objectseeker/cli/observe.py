@@ -193,8 +193,13 @@ def observe(
         skipped = f", {len(run.unreadable):,} skipped" if run.unreadable else ""
         stdout_console.print(f"{len(run.indices):,} images observed in {escape(str(out))}{skipped}")
         folder = shlex.quote(str(out))
-        annotated, unannotated = f"tune {folder} --out tuned", f"report {folder} --out report.html"
-        print_next(f"objectseeker {annotated if run.has_labels else unannotated}")
+        chosen_by_name = "" if defense.defense is None else defense.as_options()
+        if not run.has_labels:
+            print_next(f"objectseeker report {folder}{chosen_by_name} --out report.html")
+        elif chosen_by_name:
+            print_next(f"objectseeker evaluate {folder}{chosen_by_name}")
+        else:
+            print_next(f"objectseeker tune {folder} --out tuned")
 
 
 def _how_far(steps: list[tuple[int, int]]) -> str:

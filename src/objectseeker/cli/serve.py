@@ -100,7 +100,7 @@ def serve(
     bound = served.with_fingerprint(served.fingerprint or loaded.fingerprint)
     passes = 1 + len(bound.masks.masks(SQUARE_SIDE, SQUARE_SIDE))  # rejects masks for streams
     print_rule(bound)
-    warn_untuned(bound, "IMAGES")
+    warn_untuned(bound, "IMAGES", defense.settings)
     stderr_console.print(
         f"{passes:,} forward passes for a square image, at most {MAX_VIEW_RATIO * passes:,} for any other shape"
     )

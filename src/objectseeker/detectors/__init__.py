@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from importlib import import_module
+from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from objectseeker.core.boxes import Detections
@@ -54,6 +55,7 @@ _SOURCES = {
     "python": _Source("MODULE:FUNCTION", "python", "load_python", _CALLABLE),
 }
 
+_KINDS_OF_FILES = {".onnx": "onnx", ".pt": "ultralytics"}  # a path without its kind is a common mistake
 SPECS = tuple(f"{kind}:{source.target}".rstrip(":") for kind, source in _SOURCES.items())
 
 
@@ -164,7 +166,9 @@ def require_spec(spec: str) -> tuple[str, str]:
     """
     kind, _, name = str(spec).partition(":")
     if kind not in _SOURCES or bool(name) != bool(_SOURCES[kind].target):
-        raise ObjectSeekerError(f"unknown detector {spec!r}: write one of {', '.join(SPECS)}")
+        meant = None if ":" in str(spec) else _KINDS_OF_FILES.get(PurePath(str(spec)).suffix.lower())
+        forms = f"one of {', '.join(SPECS)}" if meant is None else f"{meant}:{spec}"
+        raise ObjectSeekerError(f"unknown detector {spec!r}: write {forms}")
     return kind, name
 
 

@@ -346,7 +346,7 @@ def _guess_class_names(path: Path, labels: int | None, layout: Layout) -> tuple[
     count = (91 if layout.name == "torchvision" else 80) if labels is None else labels
     if count not in class_names.BY_COUNT:
         return class_names.numbered_names(0, count)
-    which = "its classes, which it does not count," if labels is None else f"its {count} classes"
+    which = "they" if labels is None else f"its {count} classes"
     dataset = "PASCAL VOC" if count == len(class_names.VOC_20) else "COCO"
     assumption = f"{which} are taken for those of {dataset}"
     log.warning("%s does not name its classes: %s; --set class_names=@FILE sets others", path.name, assumption)

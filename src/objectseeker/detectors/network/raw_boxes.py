@@ -114,7 +114,7 @@ def count_invalid(raw: RawBoxes, *, floor: float) -> int:
 def log_invalid(count: int) -> None:
     """Log the number of invalid boxes that were dropped from all views of an image."""
     if count:
-        log.warning("dropped %d invalid boxes (not finite or inverted) that the detector returned", count)
+        log.warning("dropped invalid boxes (not finite or inverted) that the detector returned for an image: %d", count)
 
 
 def keep_best(boxes: RawBoxes) -> Detections:
