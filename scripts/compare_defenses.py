@@ -251,7 +251,7 @@ def documented(name: str, results: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Return a row of the documentation's table: docs/results/data/defenses.json."""
     entry, undefended = results[name], results["yolox" if name.startswith("yolox") else "builtin"]
     title, passes = NAMES[name]
-    own = "random-4" if name == "builtin" else "own" if "own" in entry else "adaptive"
+    own = "random-4" if name == "builtin" else "adaptive" if name.startswith("builtin") else "own"
     values = entry | {"lost": undefended["clean"] - entry["clean"], "own": entry.get(own)}
     cells = {column: "-" if values.get(key) is None else f"{values[key]:.1f}" for column, key in COLUMNS.items()}
     return {"defense": title, "passes": str(passes)} | cells
