@@ -67,6 +67,24 @@ def test_tracks_are_tallied_while_the_images_are_read_once(clip):
     assert found.tracks.to_dict() == first.tracks.to_dict()
 
 
+def test_fabrication_over_time_is_measured_with_evaluate(clip):
+    """Of one process and of two the same, and nothing else changes."""
+    criteria = track_criteria(clip, ThreatModel(), TrackOptions(window=["2"], max_motion=["0"]))
+    settings = EvaluationSettings(rule=RULE, threshold_schedule=ThresholdSchedule.from_rule(RULE))
+    (plain, one, two) = (
+        evaluate_images(
+            clip.images(), clip.label_map, settings, tracks=criteria, intervals=False, processes=processes, **options
+        ).tracks.to_dict()
+        for processes, options in ((1, {}), (1, {"fabrication": True}), (2, {"fabrication": True}))
+    )
+    assert one == two
+    (row,), (without,) = one["rows"], plain["rows"]
+    assert without["windows_not_fabricated"] is None
+    assert row["windows_not_fabricated"] is not None
+    same = [key for key in row if "fabricated" not in key]
+    assert {key: row[key] for key in same} == {key: without[key] for key in same}
+
+
 @pytest.mark.parametrize("moves", ["x", "-1", "1.5", "", "9" * 5000])
 def test_moves_that_are_none_are_refused(clip, moves):
     with pytest.raises(ObjectSeekerError, match="whole number of pixels per frame"):

@@ -10,11 +10,13 @@ from cases import generate, one
 
 from objectseeker import Detections, Halves, ObjectSeekerError, Observation, Pairs, Rule
 from objectseeker.cli._tracks import save_tracks, window_rows
+from objectseeker.core.boxes import iou
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import FrameIndex, ObservedImage
 from objectseeker.core.recipes import Rolling
-from objectseeker.core.temporal import earliest_uncertified_start, frame_positions
+from objectseeker.core.temporal import earliest_uncertified_start, frame_positions, frame_positions_not_fabricated
 from objectseeker.core.threats import ThreatModel
+from objectseeker.metrics.average_precision import MIN_IOU
 from objectseeker.metrics.track_certificates import TrackCriteria, certify_tracks, merge_sequences, tally_sequences
 
 WORDS = LabelMap.from_names(("cat", "dog"))
@@ -45,13 +47,15 @@ SIZE, RECIPE = (40, 30), Halves(3)
 ALL = RECIPE.masks(*SIZE)
 
 
-def certify(images, masks=RECIPE, *, label_map=WORDS, rule=RULE, **criteria):
+def certify(images, masks=RECIPE, *, label_map=WORDS, rule=RULE, fabrication=False, **criteria):
     criteria = TrackCriteria(masks=masks, **criteria)
     maskings = criteria.maskings()
-    parts = [
-        tally_sequences(part, label_map, rule, THREAT, lambda image: [one.observation(image) for one in maskings])
-        for part in (images[:2], images[2:])
-    ]
+
+    def tally(part):
+        shown = lambda image: [one.observation(image) for one in maskings]  # noqa: E731
+        return tally_sequences(part, label_map, rule, THREAT, shown, fabrication=fabrication)
+
+    parts = [tally(part) for part in (images[:2], images[2:])]
     return certify_tracks(merge_sequences(parts), label_map.dataset_names, criteria, THREAT.anywhere())
 
 
@@ -78,6 +82,84 @@ def test_a_patch_that_cannot_follow_certifies_what_no_frame_does():
     assert [row["certified_windows"] for row in rows(found, estimated=False)] == [100.0, 0.0]
     assert [row["longest_uncertified_frames"] for row in rows(found, estimated=False)] == [1, 6]
     assert rows(found, estimated=False)[0]["certified_frames"] == 0
+
+
+def with_output(observation, found=True):
+    """The same frame with a box of the object in the unmasked view, or with none."""
+    return replace(observation, base=one(BOX) if found else Detections.empty())
+
+
+def test_windows_are_certified_not_fabricated_if_the_patch_cannot_follow():
+    """Views support the box on the left in even frames, on the right in odd ones: no frame is certified alone."""
+    images = [image(t, observation=with_output(seen(ALL, (0,) if t % 2 else (2,)))) for t in range(6)]
+    found = certify(images, fabrication=True, windows=(2,), max_motions=(0, 40))
+    stays, jumps = rows(found, estimated=False)
+    assert (stays["windows_not_fabricated"], stays["certified_boxes_not_fabricated"]) == (5, 0.0)
+    assert (stays["certified_windows_not_fabricated"], jumps["certified_windows_not_fabricated"]) == (100.0, 0.0)
+    alone = [with_output(seen(ALL)) for _ in range(6)]
+    sure = certify([image(t, observation=one) for t, one in enumerate(alone)], fabrication=True, windows=(2,))
+    assert {row["certified_boxes_not_fabricated"] for row in rows(sure, estimated=False)} == {100.0}
+
+
+def test_frames_without_an_output_box_of_the_track_support_nothing_and_begin_no_window():
+    """Frames 0 and 3 have a box that all views support, 1 one of another class, 2 none, 4 one elsewhere."""
+    sure, silent = seen(ALL), seen(ALL, ())
+    other, far = one(BOX, label=1), one([20.0, 20.0, 28.0, 28.0])
+    shown = [with_output(sure), replace(silent, base=other), silent, with_output(sure), replace(silent, base=far)]
+    images = [image(t, observation=observation) for t, observation in enumerate(shown)]
+    found = certify(images, fabrication=True, windows=(2, 4), max_motions=(None,))
+    two, four = rows(found, estimated=False)
+    assert (two["windows_not_fabricated"], two["certified_windows_not_fabricated"]) == (1, 100.0)  # 0-1: 3 is the last
+    assert (four["windows_not_fabricated"], four["certified_windows_not_fabricated"]) == (1, 100.0)
+    (track,) = [track for track in found.tracks if not track.masking.is_estimated]
+    assert (track.boxes, track.output_boxes, track.certified_boxes) == (5, 2, 2)
+    strict = certify(images, fabrication=True, windows=(2,), max_motions=(None,), min_detections=2)
+    assert rows(strict, estimated=False)[0]["certified_windows_not_fabricated"] == 0.0
+    assert "not fabricated: of the output boxes" in " ".join(found.caveats())
+
+
+def test_fabrication_over_time_is_measured_on_request_only_and_shown(tmp_path):
+    images = [image(t, observation=with_output(seen(ALL))) for t in range(5)]
+    without, found = (certify(images, fabrication=wanted, windows=(2,)) for wanted in (False, True))
+    assert {row["windows_not_fabricated"] for row in without.rows()} == {None}
+    assert {track.output_boxes for track in without.tracks} == {None}
+    assert "windows not fabricated" not in window_rows(without)[0]
+    assert window_rows(found)[0]["windows not fabricated"] == "100.0"
+    hiding = [{key: value for key, value in row.items() if "fabricated" not in key} for row in found.rows()]
+    assert hiding == [{key: value for key, value in row.items() if "fabricated" not in key} for row in without.rows()]
+    save_tracks(tmp_path, found)
+    content = json.loads((tmp_path / "tracks.json").read_text())
+    assert content["tracks"][0]["windows_not_fabricated"] == {"2": {"certified": 4, "all": 4}}
+    assert "boxes not fabricated" in (tmp_path / "tracks.md").read_text()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_windows_not_fabricated_are_what_the_core_says(seed):
+    images, line, frames = [], [], []
+    patch = THREAT.anywhere()
+    for t in range(6):
+        case = generate(7 * seed + t, smallest=16, largest=16, lines=4, sure=0.95)
+        truth = Detections(case.ground_truth.xyxy[:1], [1.0], case.ground_truth.label[:1])
+        images.append(image(t, observation=case.observation, ground_truth=truth))
+        output = RULE.prune(case.observation)
+        fits = [
+            box
+            for box in range(len(output))
+            if output.label[box] == truth.label[0] and iou(truth.xyxy, output.xyxy)[0, box] >= MIN_IOU
+        ]
+        if fits:
+            best = max(fits, key=lambda box: iou(truth.xyxy, output.xyxy)[0, box])
+            line += frame_positions_not_fabricated(RULE, case.observation, output[np.array([best])], patch)
+            frames.append(t)
+    found = certify(images, Halves(4), fabrication=True, windows=(2,), max_motions=(1,))
+    row = rows(found, estimated=False)[0]
+    begins = [t for t in frames if t + 1 <= frames[-1]] if frames else []
+    assert row["windows_not_fabricated"] == len(begins)
+    if begins:
+        earliest = earliest_uncertified_start(line, 1, numbers=frames)
+        last = [max(place for place, frame in enumerate(frames) if frame <= t + 1) for t in begins]
+        held = sum(earliest[end] > frames.index(t) for t, end in zip(begins, last, strict=True))
+        assert row["certified_windows_not_fabricated"] == pytest.approx(100 * held / len(begins))
 
 
 def test_gaps_and_ignored_frames_prove_nothing_and_begin_no_window():

@@ -116,9 +116,18 @@ def window_rows(result: TrackCertificates) -> list[dict[str, str]]:
             "windows": percent(row["certified_windows"]),
             "tracks": f"{row['certified_tracks']}/{row['tracks']}",
             "uncertified": _duration(row["longest_uncertified_frames"], row["longest_uncertified_seconds"]),
+            **_not_fabricated(row),
         }
         for row in result.rows()
     ]
+
+
+def _not_fabricated(row: dict[str, Any]) -> dict[str, str]:
+    """Return the cells of fabrication, if it was requested."""
+    if row["windows_not_fabricated"] is None:
+        return {}
+    names = {"boxes": "certified_boxes_not_fabricated", "windows": "certified_windows_not_fabricated"}
+    return {f"{name} not fabricated": percent(row[key]) for name, key in names.items()}
 
 
 def track_rows(result: TrackCertificates) -> list[dict[str, str]]:

@@ -324,6 +324,7 @@ def tally_part(image_set: ImageSet, request: TallyRequest, *, per_image: bool = 
                 rule,
                 settings.threat,
                 lambda image: [masking.observation(image) for masking in maskings],
+                fabrication=bool(request.fabrication_threats),
             )
     objects, counted = image_set.ground_truth, image_set.counted
     image, box = objects.image[counted], objects.detections.xyxy[counted]

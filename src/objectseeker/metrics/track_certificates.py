@@ -5,6 +5,10 @@ the object is guaranteed to be reported in at least m of them (`core.temporal`);
 windows are. A frame without a box, one that is ignored and one that was not observed prove nothing, and the patch moves
 on meanwhile.
 
+Of fabrication a frame has a box of the track if the defended output has one of its class with an IoU of at least
+MIN_IOU with the annotated box. A window that begins with one is certified if the track's boxes have support in at least
+m of its frames, however the patch moves: it did not make the track.
+
 A run with rolling masks is certified for streams that show each frame the share of the masks that it has in the run
 (`core.rolling.recipe_for_frame`). A run with all masks also estimates what rolling ones would certify: only an
 estimate, since the same views, grouped otherwise, may have other last bits.
@@ -18,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.core.boxes import Ints
+from objectseeker.core.boxes import Detections, Ints, iou
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import NO_TRACK, Observation, ObservedImage
 from objectseeker.core.recipes import Pairs, Recipe, Rolling, Share, recipe_for_frame
@@ -28,10 +32,12 @@ from objectseeker.core.temporal import (
     FramePositions,
     earliest_uncertified_start,
     frame_positions,
+    frame_positions_not_fabricated,
     intersect_alternatives,
 )
 from objectseeker.core.threats import Patch, ThreatModel
 from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.metrics.average_precision import MIN_IOU
 from objectseeker.text import quote
 
 WINDOWS = (4, 8, 16)
@@ -116,10 +122,14 @@ class TrackCriteria:
 
 @dataclass(slots=True, eq=False)
 class TrackTally:
-    """A track: its label in the dataset, and per frame with a box the patch positions under each masking."""
+    """A track: its label in the dataset, and per frame with a box the patch positions under each masking.
+
+    `support` are those without support of the output box; None where there is no such box, or it was not requested.
+    """
 
     label: int
     positions: dict[int, list[FramePositions]] = field(default_factory=dict)
+    support: dict[int, list[FramePositions | None]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +153,9 @@ class SequenceTally:
         self.sizes |= other.sizes
         self.annotated |= other.annotated
         for number, track in other.tracks.items():
-            self.tracks.setdefault(number, TrackTally(track.label)).positions.update(track.positions)
+            mine = self.tracks.setdefault(number, TrackTally(track.label))
+            mine.positions.update(track.positions)
+            mine.support.update(track.support)
 
 
 def tally_sequences(
@@ -152,10 +164,12 @@ def tally_sequences(
     rule: PruningRule,
     threat: ThreatModel,
     observations: Callable[[ObservedImage], Sequence[Observation]],
+    *,
+    fabrication: bool = False,
 ) -> dict[str, SequenceTally]:
     """Tally the sequences among some images, by name, against a patch anywhere.
 
-    `observations` returns what each masking shows of a frame.
+    `observations` returns what each masking shows of a frame; `fabrication` adds the support of output boxes.
     """
     sequences: dict[str, SequenceTally] = {}
     threshold = rule.resolve_threshold(threat.certification_threshold)
@@ -174,6 +188,9 @@ def tally_sequences(
             )
             for seen in observations(image)
         ]
+        support: list[dict[int, FramePositions]] = []
+        if fabrication:
+            support = [_support(rule, seen, objects, of_object, threat.anywhere()) for seen in observations(image)]
         for position, n in enumerate(chosen.tolist()):
             rows = np.flatnonzero(of_object == position).tolist()
             if rows:
@@ -181,7 +198,23 @@ def tally_sequences(
                 track.positions[image.frame.number] = [
                     intersect_alternatives([per_row[row] for row in rows]) for per_row in positions
                 ]
+                track.support[image.frame.number] = [of_boxes.get(position) for of_boxes in support]
     return sequences
+
+
+def _support(
+    rule: PruningRule, seen: Observation, objects: Detections, of_object: Ints, patch: Patch
+) -> dict[int, FramePositions]:
+    """Return the positions of the output box of every object that has one, by the object's position."""
+    output = rule.prune(seen)
+    overlap = iou(objects.xyxy, output.xyxy)
+    if rule.classwise:
+        overlap = np.where(objects.label[:, None] == output.label[None], overlap, 0.0)
+    row, box = np.nonzero(overlap >= MIN_IOU)
+    order = np.argsort(overlap[row, box], kind="stable")  # the best of each object is written last
+    best = dict(zip(of_object[row[order]].tolist(), box[order].tolist(), strict=True))
+    found = frame_positions_not_fabricated(rule, seen, output[np.array([*best.values()], np.int64)], patch)
+    return dict(zip(best, found, strict=True))
 
 
 def merge_sequences(parts: Iterable[Mapping[str, SequenceTally]]) -> dict[str, SequenceTally]:
@@ -202,6 +235,9 @@ class TrackCertificate:
         certified_frames: Those of them that are certified on their own.
         windows: Per window length the certified windows, and all.
         uncertified_frames: The longest time for which an attacker can keep reports below what is required.
+        output_boxes: Frames in which the output has a box of the track; None if fabrication was not requested.
+        certified_boxes: Those of them whose box is certified not fabricated on its own.
+        supported_windows: Per window length those that begin with such a box: certified not fabricated, and all.
     """
 
     sequence: str
@@ -216,6 +252,9 @@ class TrackCertificate:
     certified_frames: int
     windows: dict[int, tuple[int, int]]
     uncertified_frames: int
+    output_boxes: int | None = None
+    certified_boxes: int | None = None
+    supported_windows: dict[int, tuple[int, int]] | None = None
 
     @property
     def uncertified_seconds(self) -> float | None:
@@ -233,13 +272,17 @@ class TrackCertificate:
             "last_frame": self.last,
             "boxes": self.boxes,
             "certified_frames": self.certified_frames,
-            "windows": {
-                str(frames): {"certified": certified, "all": count}
-                for frames, (certified, count) in self.windows.items()
-            },
+            "windows": _windows_dict(self.windows),
+            "output_boxes": self.output_boxes,
+            "certified_boxes_not_fabricated": self.certified_boxes,
+            "windows_not_fabricated": None if self.supported_windows is None else _windows_dict(self.supported_windows),
             "longest_uncertified_frames": self.uncertified_frames,
             "longest_uncertified_seconds": self.uncertified_seconds,
         }
+
+
+def _windows_dict(windows: Mapping[int, tuple[int, int]]) -> dict[str, dict[str, int]]:
+    return {str(frames): {"certified": certified, "all": count} for frames, (certified, count) in windows.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -280,6 +323,9 @@ class TrackCertificates:
         worst = max(tracks, key=lambda track: (track.uncertified_frames, track.uncertified_seconds or 0))
         certified, windows = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
         frames = sum(track.certified_frames for track in tracks)
+        supported = [track.supported_windows[window] for track in tracks if track.supported_windows is not None]
+        boxes = sum(track.output_boxes or 0 for track in tracks)
+        box_windows = sum(count for _, count in supported)
         return {
             "masks": str(masking.masks),
             "estimated": masking.is_estimated,
@@ -289,11 +335,14 @@ class TrackCertificates:
             "min_detections": self.criteria.min_detections,
             "certified_frames": 100 * (frames / sum(track.boxes for track in tracks)),
             "windows": windows,
-            "certified_windows": 100 * (certified / windows) if windows else None,
+            "certified_windows": _percent(certified, windows),
             "tracks": len(counts),
             "certified_tracks": sum(holding == count for holding, count in counts),
             "longest_uncertified_frames": worst.uncertified_frames,
             "longest_uncertified_seconds": worst.uncertified_seconds,
+            "certified_boxes_not_fabricated": _percent(sum(track.certified_boxes or 0 for track in tracks), boxes),
+            "windows_not_fabricated": box_windows if supported else None,
+            "certified_windows_not_fabricated": _percent(sum(holding for holding, _ in supported), box_windows),
         }
 
     def caveats(self) -> list[str]:
@@ -319,6 +368,11 @@ class TrackCertificates:
             )
         if self.unmatched_tracks:
             lines.append(f"tracks skipped because the detector does not know their class: {self.unmatched_tracks}")
+        if any(track.supported_windows is not None for track in self.tracks):
+            lines.append(
+                f"not fabricated: of the output boxes with an IoU of at least {MIN_IOU:g} with the track's box, and of "
+                f"the windows that begin with one: supported at least {times} by views without the patch"
+            )
         if short:
             lines.append(f"tracks that are shorter than the longest window: {short}")
         if any(track.masking.is_estimated for track in self.tracks):
@@ -384,18 +438,12 @@ def _certificates(
     maskings: Sequence[TemporalMasking],
     criteria: TrackCriteria,
 ) -> Iterator[TrackCertificate]:
-    frames = sorted(track.positions)  # those in between are unobserved
-    numbers = np.array(frames)
     for index, masking in enumerate(maskings):
-        line = [track.positions[frame][index] for frame in frames]
+        line = {frame: positions[index] for frame, positions in sorted(track.positions.items())}
+        own = {frame: box for frame, boxes in sorted(track.support.items()) if boxes and (box := boxes[index])}
+        has_support = any(track.support.values())
         for max_motion in criteria.max_motions:
-            motion = UNBOUNDED_MOTION if max_motion is None else max_motion
-            earliest = np.array(earliest_uncertified_start(line, motion, criteria.min_detections, numbers=frames))
-            begin, end = longest_uncertified(earliest, numbers)
-            windows = {}
-            for length in masking.windows:
-                begins, ends = window_bounds(numbers, length)
-                windows[length] = int((earliest[ends] > begins).sum()), len(begins)
+            windows, uncertified = _windows(line, masking, max_motion, criteria)
             yield TrackCertificate(
                 sequence=sequence,
                 track=number,
@@ -403,13 +451,39 @@ def _certificates(
                 fps=fps,
                 masking=masking,
                 max_motion=max_motion,
-                first=frames[0],
-                last=frames[-1],
-                boxes=len(frames),
-                certified_frames=sum(positions.certified for positions in line),
+                first=min(line),
+                last=max(line),
+                boxes=len(line),
+                certified_frames=sum(positions.certified for positions in line.values()),
                 windows=windows,
-                uncertified_frames=end - begin,
+                uncertified_frames=uncertified,
+                output_boxes=len(own) if has_support else None,
+                certified_boxes=sum(positions.certified for positions in own.values()) if has_support else None,
+                supported_windows=_windows(own, masking, max_motion, criteria)[0] if has_support else None,
             )
+
+
+def _windows(
+    line: Mapping[int, FramePositions], masking: TemporalMasking, max_motion: int | None, criteria: TrackCriteria
+) -> tuple[dict[int, tuple[int, int]], int]:
+    """Return the certified windows and all, by length, and the longest time that is not certified.
+
+    `line` are the frames with a box, ascending; those in between are unobserved.
+    """
+    if not line:
+        return dict.fromkeys(masking.windows, (0, 0)), 0
+    motion, numbers = UNBOUNDED_MOTION if max_motion is None else max_motion, np.array(list(line))
+    frames = earliest_uncertified_start(list(line.values()), motion, criteria.min_detections, numbers=list(line))
+    earliest, windows = np.array(frames), {}
+    for length in masking.windows:
+        begins, ends = window_bounds(numbers, length)
+        windows[length] = int((earliest[ends] > begins).sum()), len(begins)
+    begin, end = longest_uncertified(earliest, numbers)
+    return windows, end - begin
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return 100 * (part / whole) if whole else None
 
 
 def window_bounds(numbers: Ints, frames: int) -> tuple[Ints, Ints]:
