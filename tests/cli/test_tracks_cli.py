@@ -68,7 +68,7 @@ def test_tracks_are_tallied_while_the_images_are_read_once(clip):
 
 
 def test_fabrication_over_time_is_measured_with_evaluate(clip):
-    """Of one process and of two the same, and nothing else changes."""
+    """Of one process and of two the same; verdicts against hiding stay."""
     criteria = track_criteria(clip, ThreatModel(), TrackOptions(window=["2"], max_motion=["0"]))
     settings = EvaluationSettings(rule=RULE, threshold_schedule=ThresholdSchedule.from_rule(RULE))
     (plain, one, two) = (
