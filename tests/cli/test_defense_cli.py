@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -75,13 +76,26 @@ def test_every_setting_has_a_meaning_and_a_value():
     assert VALUES.keys() <= MEANINGS.keys()
 
 
+SCRIPT = """
+eval "$($PROGRAM --show-completion bash)"
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+$(complete -p objectseeker | sed -E 's/.*-F ([^ ]+).*/\\1/') $PROGRAM
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
 def complete(folder, *words):
-    """Return what bash offers after these words."""
-    program_text = "import sys; sys.argv = ['objectseeker']; from objectseeker.cli import main; main()"
-    line = " ".join(["objectseeker", *words])
-    asked = {"_OBJECTSEEKER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
-    command = [sys.executable, "-c", program_text]
-    done = subprocess.run(command, cwd=folder, env=os.environ | asked, capture_output=True, text=True, timeout=60)
+    """Return what bash offers, by the function that --show-completion installs."""
+    bash = shutil.which("bash") or pytest.skip("needs bash")
+    program = folder / "bin" / "objectseeker"
+    if not program.exists():
+        program.parent.mkdir()
+        program.write_text(f"#!{sys.executable}\nfrom objectseeker.cli import main\nmain()\n")
+        program.chmod(0o755)
+    environment = os.environ | {"PROGRAM": str(program), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    split = [part for word in words for part in re.split("(=)", word) if part or word == ""]  # as bash does
+    command = [bash, "--noprofile", "--norc", "-c", SCRIPT, "bash", "objectseeker", *split]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert not done.stderr
     return done.stdout.split()
 
@@ -93,8 +107,9 @@ def test_the_shell_completes_verbs_settings_and_defenses(tmp_path):
     assert {"observe", "defense", "serve"} <= set(complete(tmp_path, ""))
     assert complete(tmp_path, "defense", "s") == ["show", "set"]
     assert complete(tmp_path, "observe", "--set", "mask_") == ["mask_mode=", "mask_threshold="]
-    assert complete(tmp_path, "defense", "set", "mine.json", "rule=") == ["rule=paper", "rule=evidence"]
-    assert complete(tmp_path, "serve", "--defense", "") == [*BUILTIN_DEFENSES, "mine.json", "tuned/"]
+    assert complete(tmp_path, "defense", "set", "mine.json", "rule=") == ["paper", "evidence"]
+    assert complete(tmp_path, "observe", "--set", "rule=ev") == ["evidence"]
+    assert complete(tmp_path, "serve", "--defense", "") == [*BUILTIN_DEFENSES, "bin/", "mine.json", "tuned/"]
     assert complete(tmp_path, "serve", "--limit", "max_m") == ["max_megapixels="]
     assert complete(tmp_path, "defense", "show", "builtin-") == ["builtin-fast", "builtin-video"]
 

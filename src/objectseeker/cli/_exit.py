@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from objectseeker.cli._app import Interrupted, program
 from objectseeker.cli._console import ConsoleLogHandler, errors, escape, fail, log, stderr_console
+from objectseeker.cli._settings import join_words_of_bash
 from objectseeker.errors import ObjectSeekerError, is_out_of_memory
 
 INTERNAL_ERROR, INTERRUPTED = 70, 130
@@ -30,6 +31,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if not log.handlers:
         log.addHandler(ConsoleLogHandler())
+    join_words_of_bash()
     try:
         try:
             program()()

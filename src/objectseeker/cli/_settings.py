@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ VALUES = {
     "support_fit": ("iou", "ioa"),
     "masks": ("halves:30", "pairs:10", "bands:1%"),
 }
+
+KEY_OF_BASH = "_OBJECTSEEKER_KEY"  # of the setting whose value bash completes
 
 
 def default_defense(spec: str, settings: Sequence[str] = ()) -> Defense:
@@ -103,8 +106,31 @@ def read_names(file: Path) -> tuple[str, ...]:
     return names
 
 
+def join_words_of_bash() -> None:
+    """Join KEY=VALUE again in the words that bash asks to complete: it splits a command line at every `=`.
+
+    Of the word under the cursor bash completes what follows the equals sign, so the key is kept apart.
+    """
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    current = os.environ.get("COMP_CWORD", "")
+    if os.environ.get("_OBJECTSEEKER_COMPLETE") != "complete_bash" or "=" not in words or not current.isdecimal():
+        return
+    joined: list[str] = []
+    for number, word in enumerate(words[: int(current) + 1]):
+        if joined and (word == "=" or words[number - 1] == "="):
+            joined[-1] += word
+        else:
+            joined.append(word)
+    key, equals, value = joined[-1].partition("=")
+    if equals:
+        os.environ[KEY_OF_BASH], joined[-1] = key, value
+    os.environ |= {"COMP_WORDS": "\n".join(joined), "COMP_CWORD": str(len(joined) - 1)}
+
+
 def complete_setting(incomplete: str) -> list[tuple[str, str]]:
     """Complete the KEY= of a setting, with its meaning, then values that can be listed."""
+    if (key := os.environ.get(KEY_OF_BASH)) is not None:
+        return [(value, "") for value in VALUES.get(key, ()) if value.startswith(incomplete)]
     key, equals, _ = incomplete.partition("=")
     offered = (
         [(f"{key}={value}", "") for value in VALUES.get(key, ())]
