@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from data_files import add_data_option, save_data
@@ -36,9 +36,8 @@ from objectseeker.runs.run import open_run
 from objectseeker.text import to_markdown
 
 AREAS = (0.01, 0.04)
-HIDDEN: dict[str, Patch] = {
-    f"{where}-{area:g}": Patch(area, location=cast(PatchLocation, where)) for where in ("over", "far") for area in AREAS
-}
+WHERE: tuple[PatchLocation, ...] = ("over", "far")
+HIDDEN: dict[str, Patch] = {f"{where}-{area:g}": Patch(area, location=where) for where in WHERE for area in AREAS}
 FABRICATED = {f"{goal}-{area:g}": Patch(area, location="anywhere") for goal in ("fabricate", "flip") for area in AREAS}
 CONDITIONS = HIDDEN | {"outside": Patch(location="outside")} | FABRICATED
 RATES = {

@@ -123,7 +123,7 @@ def test_the_numbers_are_those_of_evaluate(tmp_path, settings, asked):
     assert found["undefended"] == {"ap50": wanted.undefended.ap50, "ap50_coco": wanted.undefended.ap50_coco}
     assert found["defended"] == {"ap50": ours.ap50, "clean_recall": ours.clean_recall}
     assert found["settings"]["base_threshold"] == repr(ours.base_threshold)
-    assert found["settings"]["mask_threshold"] == repr(ours.mask_threshold)
+    assert found["settings"]["mask_threshold"] == repr(ours.rule.mask_threshold)
     if "clean_recall" not in asked:
         assert ours.base_threshold == asked.get("base_threshold", BASE_THRESHOLD)
     assert found["objects"] == wanted.objects
@@ -132,7 +132,7 @@ def test_the_numbers_are_those_of_evaluate(tmp_path, settings, asked):
         c = row["label"]
         assert row["undefended_ap50"] == wanted.undefended.curve.ap50[c]
         assert row["ap50"] == ours.curve.ap50[c]
-        assert row["clean_recall"] == ours.recall(c)
+        assert row["clean_recall"] == ours.recall_per_class[c]
     assert found["caveats"] == []
 
 
@@ -571,7 +571,7 @@ def test_of_too_many_views_only_those_that_decide_single_view_are_kept(tmp_path,
             {"settings": replace(settings_of(ThresholdSchedule(alpha=1.0)), clean_recall=1.0)},
             "clean recall 100 ?% is not",
         ),
-        ({"settings": replace(PAPER, threat=ThreatModel(count=2))}, "against one patch: got 2 patches"),
+        ({"settings": replace(PAPER, threat=ThreatModel(count=2))}, "against one patch: got 2"),
     ],
 )
 def test_what_cannot_be_reported_is_one_sentence(tmp_path, options, message):

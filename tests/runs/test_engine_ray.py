@@ -268,7 +268,7 @@ def test_a_job_that_is_given_up_leaves_nothing_for_the_next(spec, undisturbed, t
         ({"cpus": 1e-8}, {}, "cpus must have at most 4 decimals: got 1e-08"),
         ({"cpus": 0}, {}, "some CPU or GPU"),
         ({"gpus": 1}, {}, "would not use them: add --device cuda"),
-        ({}, {"device": "cuda:0,cuda:1"}, "Ray assigns the GPUs; got 'cuda:0,cuda:1'"),
+        ({}, {"device": "cuda:0,cuda:1"}, "Ray assigns the GPUs: got 'cuda:0,cuda:1'"),
     ],
 )
 def test_impossible_requests_are_one_sentence(asked, options, message):
