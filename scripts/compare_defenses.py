@@ -6,8 +6,9 @@
 
 `patches` trains one patch per attack on the built-in detector and writes the attacked images; against each baseline
 another one, through its filter, whose gradient is taken to be 1 (BPDA, Athalye et al. 2018). With
-`--nutnet n_13.pth` NutNet is one of the baselines. `observe` observes the clean and all attacked images with every
-detector; it resumes. `table` evaluates every pair and writes results.json and table.md.
+`--nutnet n_13.pth` NutNet is one of the baselines. With `--yolox` the same attacks are trained on YOLOX-Nano, by the
+gradients of yolox_gradients.py. `observe` observes the clean and all attacked images with every detector; it resumes.
+`table` evaluates every pair and writes results.json and table.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +30,30 @@ import numpy as np
 import PIL.Image
 from data_files import add_data_option, save_data
 
-from objectseeker import Defense, Patch, open_dataset, open_run
+from objectseeker import Defense, Halves, Patch, open_dataset, open_run
 from objectseeker.attack import attack_dataset
 from objectseeker.attack.setup import load_attack
 from objectseeker.attack.universal import PatchTraining, Placement, load_placed_images
 from objectseeker.attack.whitebox import straight_through
 from objectseeker.cli._settings import change_settings
+from objectseeker.core.masks import Image
 from objectseeker.core.threats import ThreatModel
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.metrics.attacked import evaluate_attacked
 from objectseeker.text import to_markdown
 
 BASELINES = Path(__file__).parents[1] / "examples" / "baselines"
-ATTACKS = {  # name: placement, area, against the defense
-    "far-1": ("far", 0.01, None),
-    "far-4": ("far", 0.04, None),
-    "random-4": ("random", 0.04, None),
-    "person-12": ("on:person", 0.12, None),
-    "adaptive": ("random", 0.04, "builtin"),
+ATTACKS = {  # name: placement, area, trained against
+    "far-1": ("far", 0.01, "undefended"),
+    "far-4": ("far", 0.04, "undefended"),
+    "random-4": ("random", 0.04, "undefended"),
+    "person-12": ("on:person", 0.12, "undefended"),
+    "adaptive": ("random", 0.04, "defended"),
 }
+YOLOX = "yolox-"  # begins the names of attacks that are trained on YOLOX
+YOLOX_MASKS, YOLOX_GRADIENTS = "halves:9", "python:yolox_gradients:detector"
+AGAINST = "against-"  # begins the names of attacks that are trained against a baseline
+MAX_TRAININGS = 8  # at a time: they share a GPU
 OURS_ONLY = ("gray-4", "adaptive")  # attacks that baselines are not measured under: they have their own
 FILTERS = ("jpeg", "median", "bit_depth", "gradient_smoothing", "nutnet")
 PUBLISHED = ("rule=paper", "alpha=0.8", "beta=0.5")
@@ -99,47 +107,60 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         masks = "halves:9" if name in ("gradient_smoothing", "nutnet") else "halves:1"
         composed = {"composition": "default"} if masks == "halves:9" else {}
         if name != "nutnet" or options.nutnet:
-            yield Row(name, f"python:baselines:{name}", masks, composed, f"against-{name}")
+            yield Row(name, f"python:baselines:{name}", masks, composed, f"{AGAINST}{name}")
     if options.yolox:
-        yield Row(
-            "yolox", f"onnx:{options.yolox}", "halves:9", {"standard, halves:9": "default", "paper's rule": "paper"}
-        )
+        defenses = {"standard, halves:9": "default", "paper's rule": "paper"}
+        yield Row("yolox", f"onnx:{options.yolox}", YOLOX_MASKS, defenses)
 
 
 def patches(options: argparse.Namespace) -> None:
-    data = open_dataset(options.dataset)
-    known = {"sample": options.sample, "seed": options.seed}
-    for name, (place, area, defense) in ATTACKS.items():
-        out = options.out / "attacks" / name
-        if (out / "attack.json").exists():
-            continue
-        system: Any = "undefended" if defense is None else "defended"
-        options_of_training = {"steps": options.steps, "device": options.device, "system": system}
-        attack_dataset(data, place, defense, Patch(area), out=out, **options_of_training, **known)
-        print(name, flush=True)
+    """Train the patches, several at a time, and write the attacked images."""
     blank = options.out / "blank.png"
     PIL.Image.new("RGB", (64, 64), (127, 127, 127)).save(blank)
-    attack_dataset(
-        data, "random", patch=Patch(0.04), out=options.out / "attacks" / "gray-4", patch_image=blank, **known
-    )
+    drawn = {"sample": options.sample, "seed": options.seed, "patch_image": blank}
+    attack_dataset(options.dataset, "random", patch=Patch(0.04), out=options.out / "attacks" / "gray-4", **drawn)
+    names = [*ATTACKS, *(f"{YOLOX}{name}" for name in ATTACKS if options.yolox)]
+    names += [f"{AGAINST}{name}" for name in FILTERS if name != "nutnet" or options.nutnet]
+    missing = [name for name in names if not (options.out / "attacks" / name / "attack.json").exists()]
+    workers = min(options.processes, MAX_TRAININGS)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for name in pool.map(train, missing, repeat(options)):
+            print(name, flush=True)
+
+
+def train(name: str, options: argparse.Namespace) -> str:
+    """Train one patch and write the attacked images; return its name."""
+    out = options.out / "attacks" / name
+    known = {"sample": options.sample, "seed": options.seed}
+    if name.startswith(AGAINST):
+        file = options.out / f"{name}.png"
+        pixels = train_against(name.removeprefix(AGAINST), options)
+        PIL.Image.fromarray(pixels).resize((960, 960), PIL.Image.Resampling.NEAREST).save(file)
+        attack_dataset(options.dataset, ADAPTIVE_PLACE, patch=Patch(ADAPTIVE_AREA), out=out, patch_image=file, **known)
+        return name
+    place, area, system = ATTACKS[name.removeprefix(YOLOX)]
+    training: dict[str, Any] = {"steps": options.steps, "device": options.device, "system": system}
+    defense = Defense.load("builtin")
+    if name.startswith(YOLOX):  # the detector is on the device of its own accord
+        os.environ |= {"YOLOX": str(options.yolox), "YOLOX_DEVICE": options.device or "cpu"}
+        defense, training["device"] = Defense.for_detector(YOLOX_GRADIENTS, masks=Halves(9)), None
+    attack_dataset(options.dataset, place, defense, Patch(area), out=out, **training, **known)
+    return name
+
+
+def train_against(name: str, options: argparse.Namespace) -> Image:
+    """Train a patch on the built-in detector behind a filter."""
     sys.path.insert(0, str(BASELINES))
     import baselines  # type: ignore[import-not-found]
 
     setup = load_attack(Defense.for_detector("builtin"), mode="white-box", device=options.device)
     assert setup.white is not None
-    where = Placement.parse(ADAPTIVE_PLACE)
+    white = replace(setup.white, predict=Bypassed(setup.white.predict, baselines.FILTERS[name]))
+    data, where = open_dataset(options.dataset), Placement.parse(ADAPTIVE_PLACE)
     images = load_placed_images(data, where, options.sample, options.seed)
+    setup = replace(setup, white=white)
     training = PatchTraining(setup, data, images, where, Patch(ADAPTIVE_AREA), steps=options.steps, seed=options.seed)
-    for name in FILTERS:
-        out = options.out / "attacks" / f"against-{name}"
-        if (out / "attack.json").exists() or (name == "nutnet" and not options.nutnet):
-            continue
-        white = replace(setup.white, predict=Bypassed(setup.white.predict, baselines.FILTERS[name]))
-        pixels, _ = replace(training, setup=replace(setup, white=white)).run()
-        file = options.out / f"against-{name}.png"
-        PIL.Image.fromarray(pixels).resize((960, 960), PIL.Image.Resampling.NEAREST).save(file)
-        attack_dataset(data, ADAPTIVE_PLACE, patch=Patch(ADAPTIVE_AREA), out=out, patch_image=file, **known)
-        print(f"against {name}", flush=True)
+    return training.run()[0]
 
 
 class Bypassed:
@@ -165,7 +186,9 @@ def observe(options: argparse.Namespace) -> None:
     jobs = []
     for row in rows(options):
         for name, dataset in sets.items():
-            if name != row.own_attack and (name.startswith("against-") or (row.own_attack and name in OURS_ONLY)):
+            if name.startswith(YOLOX) != (row.name == "yolox" and name not in ("clean", "gray-4")):
+                continue
+            if name != row.own_attack and (name.startswith(AGAINST) or (row.own_attack and name in OURS_ONLY)):
                 continue
             words = [
                 "observe",
@@ -180,7 +203,7 @@ def observe(options: argparse.Namespace) -> None:
             words += ["--sample", options.sample, "--seed", options.seed] if name == "clean" else []
             words += ["--device", options.device] if row.detector == "builtin" and options.device else []
             jobs.append([str(word) for word in words])
-    jobs.sort(key=lambda words: "builtin" in words)  # the GPU's last: they are short
+    jobs.sort(key=lambda words: ("halves:9" not in words, "builtin" not in words))  # the longest first
     environment = os.environ | {"PYTHONPATH": f"{BASELINES}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     if options.device:
         environment |= {"BASELINE_DEVICE": options.device, "NUTNET_DEVICE": options.device}
@@ -220,7 +243,7 @@ def table(options: argparse.Namespace) -> None:
     results: dict[str, dict[str, Any]] = {}
     for (row, label, _, folder), small, large in zip(pairs, files[::2], files[1::2], strict=True):
         found = json.loads(small.read_text())
-        attack = "own" if folder.name == row.own_attack else folder.name
+        attack = "own" if folder.name == row.own_attack else folder.name.removeprefix(YOLOX)
         measured = {row.name: ("undefended", "ap50")}
         if label:
             name = f"{row.name}, {label}"
@@ -251,7 +274,7 @@ def documented(name: str, results: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Return a row of the documentation's table: docs/results/data/defenses.json."""
     entry, undefended = results[name], results["yolox" if name.startswith("yolox") else "builtin"]
     title, passes = NAMES[name]
-    own = "random-4" if name == "builtin" else "adaptive" if name.startswith("builtin") else "own"
+    own = "own" if "own" in entry else "adaptive" if ", " in name else "random-4"
     values = entry | {"lost": undefended["clean"] - entry["clean"], "own": entry.get(own)}
     cells = {column: "-" if values.get(key) is None else f"{values[key]:.1f}" for column, key in COLUMNS.items()}
     return {"defense": title, "passes": str(passes)} | cells

@@ -18,6 +18,7 @@ from detector_images import scene
 from tiny_transformers import tiny_yolos
 
 from objectseeker import Defense
+from objectseeker.attack.whitebox import WhiteBox
 from objectseeker.core.boxes import iou
 from objectseeker.core.recipes import Halves
 from objectseeker.core.seeker import ViewDetector
@@ -96,6 +97,21 @@ def test_the_identity_of_a_module_follows_its_weights():
     with torch.no_grad():
         second.box += 1
     assert torch_detector(first).fingerprint != torch_detector(second).fingerprint
+
+
+def test_a_constant_of_one_element_counts_whatever_its_stride_is():
+    modules = [torch.nn.Conv2d(1, 1, 1) for _ in range(3)]
+    modules[1].load_state_dict(modules[0].state_dict())
+    modules[2].load_state_dict(modules[0].state_dict())
+    for module, value in zip(modules, (1.0, 1.0, 2.0), strict=True):
+        module.register_buffer("constant", torch.tensor(value).expand(1))
+    one, same, other = (torch_detector(module).fingerprint for module in modules)
+    assert one == same != other
+
+
+def test_gradients_are_computed_where_the_detector_is():
+    white = WhiteBox.from_detector(replace(torch_detector(Corner()), device="cuda:1"))
+    assert white.device == "cuda:1"
 
 
 def test_a_setting_of_a_module_is_changed_by_replacing_it():

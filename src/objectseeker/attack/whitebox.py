@@ -56,8 +56,9 @@ class WhiteBox:
         inner = getattr(detector, "function", detector)  # python:MODULE:FUNCTION wraps the user's object
         if not isinstance(inner, NetworkDetector):
             return None
-        predict = predict or inner.predict
-        return None if predict is None else cls(predict=predict, detector=inner, device=device)
+        if predict is not None:
+            return cls(predict=predict, detector=inner, device=device)
+        return None if inner.predict is None else cls(predict=inner.predict, detector=inner, device=inner.device)
 
     def place(self, size: Size) -> InputPlacement:
         return self.detector.layout.place(size, self.detector.input_size)

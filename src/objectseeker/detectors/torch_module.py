@@ -87,6 +87,7 @@ def torch_detector(
         crop_stride=-(-max(size) // layout.stride // CROP_SIDES) if on_gpu else 1,
         start_views=views.start_image,
         predict=predict,
+        device=requested.device,
     )
 
 

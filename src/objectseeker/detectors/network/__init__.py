@@ -115,8 +115,8 @@ class NetworkDetector:
 
     Detectors of all frameworks are objects of this one class, made by functions such as `onnx.load_onnx`, so that
     `dataclasses.replace` changes a setting. It does not change `fingerprint`, nor what `start_views` was made with:
-    batch, floor and layout. `predict` is the network as a differentiable function, where it is one: `attack` follows
-    it.
+    batch, floor and layout. `predict` is the network as a differentiable function, where it is one, on `device`:
+    `attack` follows it.
     """
 
     names: tuple[str, ...]
@@ -133,6 +133,7 @@ class NetworkDetector:
     workers: int = 1
     start_views: StartViews | None = None  # takes the place of `forward` for the views of an image
     predict: Predict | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         require_count(self.batch_size, "batch_size")
