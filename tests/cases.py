@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import oracle
 
 from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule, Windows
 from objectseeker.core.masks import Masks
@@ -150,3 +151,17 @@ def iou_certify(
     return iou_rule(**settings).certify(
         observation, truth, patches, certification_threshold=certification_threshold, bound=bound
     )
+
+
+def some_masks(seed, largest=12):
+    """Masks of every kind, of an image that is not square."""
+    rng = np.random.default_rng(seed)
+    width, height = (int(v) for v in rng.choice(np.arange(3, largest + 1), 2, replace=False))
+    make = (halves, pairs, banded(seed), windowed(seed))[seed % 4]
+    return make(width, height, int(rng.integers(1, 4)))
+
+
+def literally_removed(masks, patch):
+    """Bitmap (mask, y, x): does the mask remove a patch of these pixels there?"""
+    nothing = Observation(masks.width, masks.height, masks, NOTHING, [NOTHING] * len(masks))
+    return oracle.removed(nothing, patch)

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule
 from objectseeker.core.boxes import iou
+from objectseeker.core.certification import ObjectProof
 from objectseeker.core.joint import certify_jointly, count_boxes
+from objectseeker.core.masks import keep
 from objectseeker.core.positions import PositionClasses
 from objectseeker.core.recipes import Bands, Halves, Pairs
 
@@ -207,6 +209,28 @@ def test_an_object_may_be_proven_as_either_of_two_labels():
     assert certify_jointly(masks, [[]], (1, 1), apart[:0, :0]).boxes == 0
     one = certify_jointly(masks, [proofs[:1]], (1, 1), apart[:1, :1])
     assert one.worst_position == (74, 24)  # the middle of its class
+
+
+def test_the_worst_position_is_in_the_middle_of_the_first_of_the_worst_classes():
+    """Lines at 10 and 7 of 21 x 15 pixels; positions of a patch of 3 x 2 are -2 to 20 and -1 to 14."""
+    masks = keep(21, 15, [[10, 0, 21, 15], [0, 0, 10, 15], [0, 7, 21, 15], [0, 0, 21, 7]])
+    for safe, x, y in (
+        ([0, 1, 2, 3], (8 + 9) // 2, (6 + 6) // 2),  # astride both lines
+        ([1, 2, 3], (-2 - 1) // 2, (6 + 6) // 2),
+        ([0, 2, 3], (8 + 9) // 2, (6 + 6) // 2),
+        ([0, 3], (8 + 9) // 2, (-1 - 1) // 2),
+        ([], (-2 - 1) // 2, (-1 - 1) // 2),
+    ):
+        proof = ObjectProof(masks, np.isin(np.arange(4), safe))
+        found = certify_jointly(masks, [[proof]], (3, 2))
+        assert (found.worst_position, found.count, found.patch_size) == ((x, y), 0, (3, 2))
+    only_last = ObjectProof(keep(21, 15, [[20, 14, 21, 15]]), np.array([True]))
+    found = certify_jointly(only_last.masks, [[only_last]], (1, 1))
+    assert found.worst_position == (20, 14)
+    assert found.count == found.boxes == 0
+    everywhere = ObjectProof(masks, np.array([True, True, True, True]))
+    found = certify_jointly(masks, [[everywhere], [proof]], (1, 1))
+    assert (found.count, found.proven.tolist(), found.boxes) == (1, [True, False], 1)
 
 
 @pytest.mark.parametrize("patch", [Patch(0.01, location="far"), Patch(0.01, location="anywhere", count=2)])

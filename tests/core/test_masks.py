@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from objectseeker import Halves, ObjectSeekerError
-from objectseeker.core.masks import SIDES, Masks, fill_rectangles, keep, strips
+from objectseeker.core.masks import DEFAULT_FILL, SIDES, Masks, as_image, fill_rectangles, keep, require_gray, strips
 
 
 @pytest.mark.parametrize(("width", "height", "lines"), [(640, 480, 30), (31, 17, 12), (500, 375, 1), (8, 8, 7)])
@@ -75,3 +75,72 @@ def test_filling_leaves_the_original_alone():
     assert (masked[:, :2] == 9).all()
     assert np.array_equal(masked[:, 2:], image[:, 2:])
     assert np.array_equal(image, before)
+
+
+def test_filling_takes_one_rectangle_or_several_and_a_gray_value():
+    image = np.zeros((4, 6, 3), np.uint8)
+    assert fill_rectangles(image, [[0, 0, 1, 1], [5, 3, 6, 4]]).sum() == 2 * 3 * DEFAULT_FILL
+    assert fill_rectangles(image, [1, 2, 3, 4], 5).sum() == 2 * 2 * 3 * 5
+    assert np.array_equal(fill_rectangles(image, []), image)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((0, 5, 3), np.uint8),
+        np.zeros((5, 0, 3), np.uint8),
+        np.zeros((5, 5), np.uint8),
+        np.zeros((5, 5, 4), np.uint8),
+        np.zeros((5, 5, 3)),
+        np.zeros((1, 5, 5, 3), np.uint8),
+    ],
+)
+def test_what_is_no_image_is_refused(image):
+    with pytest.raises(ObjectSeekerError, match="an image must be a non-empty H x W x 3 uint8 array: got"):
+        as_image(image)
+    assert as_image([np.zeros((1, 3), np.uint8)]).shape == (1, 1, 3)
+
+
+def test_gray_values_are_bytes():
+    assert [require_gray(value) for value in (0, 255, np.int64(7))] == [0, 255, 7]
+    for value in (-1, 256, 7.0, True, "7"):
+        with pytest.raises(ObjectSeekerError, match="fill must be a gray value within 0 to 255"):
+            require_gray(value)
+
+
+def test_masks_of_several_sets_are_kept_once_and_in_order():
+    first, second = keep(10, 6, [[2, 1, 5, 4], [0, 2, 10, 6]]), keep(10, 6, [[0, 2, 10, 6], [0, 0, 3, 3]])
+    band = strips(10, 6, [(2, 5)], [])
+    both = Masks.concatenate([first, band, second, first])
+    assert both.rectangle.tolist() == [[2, 1, 5, 4], [0, 2, 10, 6], [2, 0, 5, 6], [0, 0, 3, 3]]
+    assert both.is_band.tolist() == [False, False, True, False]
+    assert (both.width, both.height) == (10, 6)
+    kept = keep(10, 6, [[2, 0, 5, 6]])  # the same rectangle, kept and not removed
+    assert len(Masks.concatenate([band, kept])) == 2
+    assert len({*band.keys, *kept.keys}) == 2
+
+
+def test_masks_are_equal_if_their_image_and_rectangles_are():
+    masks = keep(10, 6, [[2, 0, 5, 6]])
+    assert masks == keep(10, 6, [2, 0, 5, 6])
+    assert hash(masks) == hash(keep(10, 6, [2, 0, 5, 6]))
+    for other in (keep(11, 6, [[2, 0, 5, 6]]), keep(10, 6, [[2, 0, 6, 6]]), strips(10, 6, [(2, 5)], []), "masks"):
+        assert masks != other
+    assert keep(10, 7, [[2, 0, 5, 6]]) != masks
+    assert masks.extent.tolist() == [10, 6]
+    with pytest.raises(ValueError, match="read-only"):
+        masks.rectangle[0] = 0
+
+
+def test_no_masks_and_masks_of_both_kinds():
+    none = keep(10, 6, [])
+    assert (len(none), none.has_bands, none.has_one_axis) == (0, False, True)
+    assert none.removed.shape == (0, 1, 4)
+    mixed = Masks(10, 6, np.array([[2, 0, 5, 6], [2, 1, 5, 4]]), np.array([True, False]))
+    assert (mixed.has_bands, mixed.has_one_axis) == (True, False)
+    assert mixed.removed.tolist() == [
+        [[2, 0, 5, 6], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+        [[0, 0, 2, 6], [0, 0, 10, 1], [5, 0, 10, 6], [0, 4, 10, 6]],
+    ]
+    with pytest.raises(ObjectSeekerError, match=r"rectangle \[3, 0, 3, 6\] is not a part of a 10x6 image"):
+        keep(10, 6, [[2, 0, 5, 6], [3, 0, 3, 6]])

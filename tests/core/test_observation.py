@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from objectseeker import Bands, Detections, Halves, ObjectSeeker, ObjectSeekerError, Pairs, Rule
+from objectseeker import Bands, Detections, Halves, ObjectSeeker, ObjectSeekerError, Observation, Pairs, Rule
+from objectseeker.core.masks import strips
+from objectseeker.core.observation import evenly_spaced_lines, keep_lines
 from objectseeker.core.recipes import parse_recipe, subrecipes
 
 
@@ -48,3 +50,43 @@ def test_masks_that_were_not_observed_are_refused():
             seen.restricted_to(recipe.masks(70, 47))
     with pytest.raises(ObjectSeekerError):
         seen.restricted_to(Halves(5).masks(71, 47))
+    with pytest.raises(ObjectSeekerError, match=r"under the mask that removes \[30, 0, 33, 47\]: observe with it"):
+        seen.restricted_to(strips(70, 47, [(30, 33)], []))
+
+
+def test_an_observation_has_what_its_masks_and_its_size_say():
+    masks, nothing, box = Halves(1).masks(70, 47), Detections.empty(), Detections([[1, 1, 9, 9]], [0.5], [0])
+    seen = Observation(70, 47, masks, box, [box, nothing, nothing, Detections.concatenate([box, box])])
+    assert seen.mask_index.tolist() == [0, 3, 3]
+    assert len(seen.all_masked) == 3
+    for arguments, message in (
+        ((47, 70, masks, box, [nothing] * 4), "masks are for a 70x47 image: got 47x70"),
+        ((70, 47, masks, box, [nothing] * 3), "one entry per mask, 4: got 3"),
+        ((70, 47, Halves(1), box, [nothing] * 4), "masks must be what a recipe"),
+        ((70, 47, masks, None, [nothing] * 4), "base must be Detections: got None"),
+        ((70, 47, masks, box, [nothing, None, nothing, nothing]), r"masked\[1\] must be Detections: got None"),
+        ((0, 47, masks, box, [nothing] * 4), "width must be at least 1"),
+    ):
+        with pytest.raises(ObjectSeekerError, match=message):
+            Observation(*arguments)
+
+
+def test_some_of_the_lines_are_as_evenly_spaced_as_they_come():
+    assert [evenly_spaced_lines(9, count) for count in (1, 2, 4, 9)] == [[5], [3, 7], [2, 4, 6, 8], list(range(1, 10))]
+    assert evenly_spaced_lines(30, 3) == [8, 16, 23]
+    with pytest.raises(ObjectSeekerError, match="lines must be at most 9, as many as were observed: got 10"):
+        evenly_spaced_lines(9, 10)
+    (seen,) = ObjectSeeker(bright_box, Rule(), masks=Halves(9)).observe([image(0)])
+    some = keep_lines(seen, 4)
+    lines = [np.unique(some.masks.rectangle[some.masks.is_line[:, side], side]).tolist() for side in range(4)]
+    assert lines == [[14, 28, 42, 56], [10, 19, 29, 38]] * 2
+    assert some == seen.restricted_to(some.masks)
+    assert keep_lines(seen, 9) == keep_lines(seen, 30) == seen
+    (narrow,) = ObjectSeeker(bright_box, Rule(), masks=Halves(9)).observe([image(0)[:, :4]])
+    kept = keep_lines(narrow, 4).masks
+    assert np.unique(kept.rectangle[kept.is_line[:, 0], 0]).tolist() == [1, 2, 3]
+    (pairs,) = ObjectSeeker(bright_box, Rule(), masks=Pairs(3)).observe([image(0)])
+    assert len(keep_lines(pairs, 1).masks) == len(Pairs(1).masks(70, 47))
+    (banded,) = ObjectSeeker(bright_box, Rule(), masks=Bands(0.04)).observe([image(0)])
+    with pytest.raises(ObjectSeekerError, match="not bands"):
+        keep_lines(banded, 1)

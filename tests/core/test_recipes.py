@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Bands, Halves, ObjectSeekerError, Pairs, Patch, Windows
-from objectseeker.core.recipes import band_positions, parse_recipe, subrecipes
+from objectseeker.core.recipes import MOST_MASKS, band_positions, line_positions, pair_counts, parse_recipe, subrecipes
 
 SHARES = st.floats(0.001, 1)
 
@@ -197,3 +197,80 @@ def test_lines_within_others_are_those_whose_spaces_divide_its_own():
     assert [str(inner) for inner in subrecipes(Halves(11))] == [f"halves:{lines}" for lines in (1, 2, 3, 5, 11)]
     assert len(subrecipes(parse_recipe(SUM))) == 6 * 2 * 2 - 1
     assert {str(inner) for inner in subrecipes(Bands(0.01))} == {"bands:0.01"}
+
+
+def test_windows_within_others_have_some_multiple_of_their_step():
+    def within(share, step):
+        return [str(inner) for inner in subrecipes(Windows(Fraction(share), Fraction(step)))]
+
+    assert within("1/2", "1/4") == ["windows:1/2", "windows:1/2,step=1/2"]
+    assert within("1/4", "1/16") == [
+        f"windows:1/4{more}" for more in (",step=1/16", "", *(f",step={Fraction(m, 16)}" for m in range(3, 13)))
+    ]
+    assert within("1/10", "2/5") == ["windows:1/10,step=2/5", "windows:1/10,step=4/5"]  # 6/5 is no step
+    assert within("3/4", "1") == ["windows:3/4,step=1"]
+    assert within("1/2", "1/2") == ["windows:1/2,step=1/2"]
+    assert [str(inner) for inner in subrecipes(Pairs(5))] == ["pairs:1", "pairs:2", "pairs:5"]
+
+
+def test_recipes_within_a_sum_are_every_choice_of_its_parts():
+    assert [str(inner) for inner in subrecipes(Halves(3) + Bands(0.02))] == [
+        "bands:0.02",
+        "halves:1",
+        "halves:1+bands:0.02",
+        "halves:3",
+        "halves:3+bands:0.02",
+    ]
+
+
+def test_a_sum_is_of_what_can_be_added_and_not_too_long():
+    assert len(parse_recipe("+".join(["halves:2"] * 16)).parts) == 16
+    with pytest.raises(ObjectSeekerError, match="at most 16 recipes: got 17"):
+        parse_recipe("+".join(["halves:2"] * 17))
+    with pytest.raises(ObjectSeekerError, match="can be added up"):
+        Halves(2) + parse_recipe("rolling:2:halves:3")
+
+
+def test_the_most_lines_and_masks():
+    assert len(Halves(8191).masks(10000, 10000)) == 4 * 8191 <= MOST_MASKS
+    assert pair_counts(80)[1] <= MOST_MASKS < pair_counts(81)[1]
+    assert Pairs(80).lines == 80
+    with pytest.raises(ObjectSeekerError, match="lines must be at most 80: got 81"):
+        Pairs(81)
+    with pytest.raises(ObjectSeekerError, match="lines must be at most 8191: got 8192"):
+        Halves(8192)
+
+
+def test_lines_and_bands_by_hand():
+    assert line_positions(10, 3) == [3, 5, 8]  # rounded up
+    assert line_positions(3, 5) == [1, 2]
+    assert line_positions(1, 4) == []
+    assert line_positions(12, 1) == [6]
+    assert band_positions(20, 5, 3) == [(0, 7), (3, 10), (6, 13), (9, 16), (12, 19), (15, 20)]
+    assert band_positions(7, 5, 3) == band_positions(6, 5, 3) == []
+    assert band_positions(8, 5, 3) == [(0, 7), (3, 8)]
+    assert band_positions(9, 1, 1) == [(n, n + 1) for n in range(9)]
+    assert len(band_positions(MOST_MASKS, 1, 1)) == MOST_MASKS
+    with pytest.raises(ObjectSeekerError, match="bands of 1 pixels make 32,768 masks"):
+        band_positions(MOST_MASKS + 1, 1, 1)
+
+
+def test_windows_beyond_the_most_masks_are_refused_before_they_are_made():
+    with pytest.raises(ObjectSeekerError, match=r"windows:1/1000,step=1/1000 makes [\d,]+ masks, more than 32,767"):
+        Windows(0.001, 0.001).masks(200, 200)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1 / 3, "1/3"), ("0.25", "1/4"), (Fraction(2, 7), "2/7"), (0.001, "1/1000"), ("999/1000", "999/1000")],
+)
+def test_a_share_is_the_fraction_that_was_meant(value, expected):
+    assert Windows(value).exact()[0] == Fraction(expected)
+
+
+@pytest.mark.parametrize(
+    "value", [0.12345678, True, None, "x", "1/1001", float("nan"), float("inf"), "1/2/3", "0.00001"]
+)
+def test_what_is_no_such_fraction_is_refused(value):
+    with pytest.raises(ObjectSeekerError, match=r"share must be a fraction such as 1/3 or 0\.25"):
+        Windows(value)

@@ -1,9 +1,20 @@
 """Rolling masks: what a frame shows, and that a window shows everything once."""
 
+import hashlib
+
+import numpy as np
 import pytest
 
-from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, Patch, Rule
-from objectseeker.core.recipes import Rolling, Share, parse_recipe, recipe_for_frame
+from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, Patch, Rule, Windows
+from objectseeker.core.recipes import (
+    Rolling,
+    Share,
+    _line_gap,
+    has_windows,
+    parse_recipe,
+    recipe_for_frame,
+    rolling_index,
+)
 
 RECIPES = (Halves(30), Halves(5), Bands(0.02), Halves(10) + Bands(0.01), Bands(0.05, 2.0) + Bands(0.01) + Halves(3))
 
@@ -69,9 +80,66 @@ def test_the_order_never_changes_since_runs_keep_only_its_name():
     assert [masks.removed[masks.along[:, axis], 0, axis].tolist() for axis in (0, 1)] == [[30, 75], [30]]
 
 
+ORDERED = "halves:7", "halves:30", "bands:0.02", "halves:10+bands:0.01", "windows:1/2+halves:4", "bands:0.1+bands:0.02"
+
+
+@pytest.mark.parametrize(
+    ("size", "area", "digest"),
+    [
+        ((100, 60), 0.01, "a2b4f8a068fbacb7"),
+        ((37, 90), 0.04, "0ce4f4f92a80d2f9"),
+        ((64, 48), 1.0, "b10508af28265523"),
+        ((9, 5), 0.01, "c8643657360fb07c"),
+    ],
+)
+def test_the_shares_of_recorded_runs_stay_what_they_were(size, area, digest):
+    """Another order would make runs and streams of one text disagree: it would need another name."""
+    shown = hashlib.sha256()
+    for text in ORDERED:
+        for parts in (1, 2, 3, 5, 8, 12):
+            for part in range(parts):
+                shown.update(b"|".join([b"share", *Share(parse_recipe(text), part, parts, area).masks(*size).keys]))
+    assert shown.hexdigest()[:16] == digest
+
+
+def test_lines_are_as_far_apart_as_the_nearest_that_leave_room_for_the_patch():
+    lines = np.array([3, 9, 16, 30])
+    gaps = [(1, 0), (2, 1), (7, 1), (15, 1), (16, 2), (22, 2), (23, 3), (28, 3), (29, 0), (100, 0)]
+    assert [(side, _line_gap(lines, side)) for side, _ in gaps] == gaps
+    assert _line_gap(lines[:0], 5) == 0
+
+
+def test_every_so_manieth_frame_is_counted_from_its_first():
+    assert [rolling_index(number, 3) for number in (0, 3, 6, 9)] == [0, 1, 2, 3]
+    assert [rolling_index(number, 1) for number in (0, 1, 2)] == [0, 1, 2]
+
+
+def test_windows_are_found_within_sums_and_shares():
+    windows = Windows(1 / 2)
+    for recipe in (
+        windows,
+        Halves(2) + windows,
+        Rolling(windows, 2),
+        Share(windows, 0, 2),
+        Rolling(windows + Halves(2), 2),
+    ):
+        assert has_windows(recipe)
+    for recipe in (Halves(2), Bands(0.01) + Halves(2), Rolling(Halves(2), 2), Share(Halves(2), 0, 2), Pairs(2)):
+        assert not has_windows(recipe)
+
+
 @pytest.mark.parametrize(
     "text",
-    ["rolling:8:halves:30", "rolling:3:halves:10+bands:0.01", "share:2:3:bands:0.05", "rolling:8,patch=0.05:halves:3"],
+    [
+        "rolling:4,patch=100%:halves:3",
+        "share:0:1:halves:3",
+        "share:1:2,patch=0.5:halves:3",
+        "rolling:1000:bands:0.1",
+        "rolling:8:halves:30",
+        "rolling:3:halves:10+bands:0.01",
+        "share:2:3:bands:0.05",
+        "rolling:8,patch=0.05:halves:3",
+    ],
 )
 def test_the_text_says_it_all(text):
     assert str(parse_recipe(text)) == text

@@ -4,9 +4,10 @@ More of the same: `python tests/trajectories.py 5000`.
 """
 
 import numpy as np
+import oracle
 import pytest
 import trajectories
-from cases import generate
+from cases import banded, generate, halves, literally_removed, pairs, windowed
 
 from objectseeker import Detections, Halves, IouRule, ObjectSeekerError, Observation, Patch, Rule
 from objectseeker.core import temporal
@@ -269,3 +270,82 @@ def test_what_is_not_meant_is_refused():
             earliest_uncertified_start([FramePositions.unobserved(9, 9, Patch())] * 2, 1, numbers=numbers)
     with pytest.raises(ObjectSeekerError, match="min_detections"):
         earliest_uncertified_start([], 1, 0)
+
+
+def test_a_frame_that_is_not_observed_lets_the_patch_be_anywhere_in_the_image():
+    """Of 30 x 20 pixels, with a patch of 6 x 2: at every position at which it shows a pixel."""
+    patch = Patch(0.02, 3.0, "far")
+    assert patch.size(30, 20) == (6, 2)
+    blind = FramePositions.unobserved(30, 20, patch)
+    assert blind.allowed.tolist() == blind.uncertified.tolist() == [[-5, -1, 29, 19]]
+    masks = Halves(2).masks(30, 20)
+    seen = Observation(30, 20, masks, Detections.empty(), [Detections.empty()] * len(masks))
+    (unseen,) = frame_positions(Rule(), seen, Detections([[40, 5, 50, 9]], [1.0], [0]), patch)
+    assert unseen.allowed.tolist() == unseen.uncertified.tolist() == [[-5, -1, 29, 19]]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_positions_of_a_frame_are_those_of_the_oracle(seed):
+    make = (halves, pairs, banded(seed), windowed(seed))[seed % 4]
+    case = generate(seed, smallest=3, largest=12, lines=3, make=make, crowd=0.9, sure=0.9)
+    observation, masks = case.observation, case.observation.masks
+    width, height = masks.width, masks.height
+    patch = Patch(0.06, (3.0, 0.4)[seed % 2], PATCH_LOCATIONS[seed // 4 % len(PATCH_LOCATIONS)])
+    size = patch.size(width, height)
+    rule = Rule(mask_threshold=0.25)
+    verdict = rule.certify(observation, case.ground_truth, patch)
+    found = frame_positions(rule, observation, case.ground_truth, patch)
+    gone = literally_removed(masks, size)
+    for n, (frame, g) in enumerate(zip(found, oracle.boxes_of(case.ground_truth), strict=True)):
+        if oracle.size(g) == 0 or not oracle.seen(g, width, height):
+            continue
+        allowed = oracle.allowed(patch.location, g, width, height, size)
+        hiding = allowed & ~gone[verdict.safe[n]].any(axis=0)
+        shift = np.array([size[0] - 1, size[1] - 1] * 2)
+        assert np.array_equal(filled(frame.allowed + shift, allowed.T.shape), allowed.T)
+        assert np.array_equal(filled(frame.uncertified + shift, allowed.T.shape), hiding.T)
+        assert frame.certified == bool(verdict.certified[0, n]) == (not hiding.any())
+
+
+def test_unions_are_cut_into_few_rectangles():
+    """Empty and contained ones are dropped; runs of a column are joined with equal neighbors."""
+    some = np.array([[0, 0, 4, 4], [1, 1, 4, 4], [5, 0, 4, 9], [0, 5, 9, 4], [0, 0, 4, 4], [2, 2, 6, 3]])
+    assert temporal._simplify(some).tolist() == [[0, 0, 4, 4], [2, 2, 6, 3]]
+    assert temporal._simplify(some[2:4]).tolist() == []
+    assert temporal._simplify(some[1:2]).tolist() == [[1, 1, 4, 4]]
+    assert temporal._disjoint(some[[0, 5]]).tolist() == [[0, 0, 4, 4], [5, 2, 6, 3]]
+    assert temporal._disjoint(np.array([[0, 0, 0, 0], [2, 3, 2, 3], [1, 3, 1, 3]])).tolist() == [
+        [0, 0, 0, 0],
+        [1, 3, 2, 3],
+    ]
+    assert temporal._intersect(some[:1], some[5:]).tolist() == [[2, 2, 4, 3]]
+    assert temporal._intersect(some[:1], NOWHERE).tolist() == []
+    assert temporal._dilate(some[:1], 3).tolist() == [[-3, -3, 7, 7]]
+    assert not NOWHERE.flags.writeable
+
+
+def test_many_specks_are_kept_as_they_are_up_to_the_largest_union(monkeypatch):
+    monkeypatch.setattr(temporal, "MAX_UNION_SIZE", 3)
+    specks = np.array([[0, 0, 1, 1], [1, 1, 2, 2], [4, 4, 4, 4]])
+    assert temporal._simplify(specks).tolist() == specks.tolist()
+    more = np.concatenate([specks, [[6, 0, 6, 0]]])
+    assert temporal._simplify(more).tolist() == [[0, 0, 0, 1], [1, 0, 1, 2], [2, 1, 2, 2], [4, 4, 4, 4], [6, 0, 6, 0]]
+
+
+def test_found_as_one_of_three_things_or_as_one():
+    area = np.array([[0, 0, 9, 9]])
+    ways = [FramePositions(area, np.array([box])) for box in ([0, 0, 5, 9], [2, 0, 9, 5], [0, 3, 9, 9])]
+    assert intersect_alternatives(ways).uncertified.tolist() == [[2, 3, 5, 5]]
+    assert intersect_alternatives(ways[:1]).uncertified.tolist() == [[0, 0, 5, 9]]
+    assert intersect_alternatives(ways).allowed.tolist() == area.tolist()
+
+
+def test_a_gap_between_frames_is_as_many_steps_and_one_alone_is_one():
+    left = FramePositions(np.array([[0, 0, 99, 0]]), np.array([[0, 0, 3, 0]]))
+    right = FramePositions(np.array([[0, 0, 99, 0]]), np.array([[20, 0, 99, 0]]))  # 17 pixels further
+    for after, reach, earliest in ((2, 8, 1), (2, 9, 0), (3, 5, 1), (3, 6, 0), (1, 16, 1), (1, 17, 0)):
+        assert earliest_uncertified_start([left, right], reach, numbers=[7, 7 + after])[-1] == earliest
+    assert earliest_uncertified_start([left, right], 17) == [0, 0]
+    assert earliest_uncertified_start([left, right], 16, numbers=[3, 4]) == [0, 1]
+    assert earliest_uncertified_start([], 1) == earliest_uncertified_start([], 1, numbers=[]) == []
+    assert earliest_uncertified_start([left], 0, numbers=[5]) == [0]

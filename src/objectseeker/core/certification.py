@@ -116,7 +116,9 @@ class ObjectProof:
         same place. From 3 on a True is exact, and a False may mean that the search was too long (`withstands`).
         """
         classes = PositionClasses.of(self.masks, patch)
-        grids = [classes.reached(rectangle) for rectangle in allowed]
+        return self._certifies_classes([classes.reached(rectangle) for rectangle in allowed], classes, count)
+
+    def _certifies_classes(self, grids: Sequence[tuple[Ints, Ints]], classes: PositionClasses, count: int = 1) -> bool:
         if count > 2:
             return self.withstands(grids, classes, count)
         if count == 2:
@@ -148,7 +150,6 @@ class ObjectProof:
             return True
         proving = self.safe.copy()
         if self.stars is not None:
-            proving |= self.stars.evidence.any(axis=0)
             proving[self.stars.center] = True
         views = np.flatnonzero(proving)
         removes = np.zeros((0, len(self.masks)), np.bool_)
@@ -190,11 +191,12 @@ class ObjectProof:
 
         A smaller square inside a larger one is removed by at least the same masks, so bisection finds it.
         """
-        width, height = self.masks.width, self.masks.height
-        low, high = at_least, max(width, height)
+        low, high = at_least, max(self.masks.width, self.masks.height)
         while low < high:
             side = (low + high + 1) // 2
-            if self.certifies(np.array([[1 - side, 1 - side, width - 1, height - 1]]), (side, side)):
+            classes = PositionClasses.of(self.masks, (side, side))
+            x, y = (np.arange(len(starts)) for starts in classes.starts)
+            if self._certifies_classes([(x, y)], classes):
                 low = side
             else:
                 high = side - 1
@@ -221,7 +223,7 @@ def certify_objects(
     `multi_view`: with stars, of which a box may have one, with a number for every mask.
     """
     listed = _listed(patches)
-    several = _object_batches(observation, objects, multi_view) or [slice(0, 0)]
+    several = _object_batches(observation, objects, multi_view) or [slice(None)]
     return Certificates.join(
         [_certify_batch(observation, objects[some], listed, *proving(objects[some])) for some in several]
     )
@@ -392,8 +394,8 @@ def _by_lines(
         rectangles = surroundings.allowed(patch.location, size)
         first = np.maximum(rectangles[..., :2], (safe_lines[:, :2] - size + 1)[:, None])
         last = np.minimum(rectangles[..., 2:], (safe_lines[:, 2:] - 1)[:, None])
-        certified[p] = ~(first <= last).all(axis=-1).any(axis=-1)
-        vacuous[p] = ~(rectangles[..., :2] <= rectangles[..., 2:]).all(axis=-1).any(axis=-1)
+        certified[p] = ~np.any(np.all(first <= last, axis=2), axis=1)
+        vacuous[p] = ~np.any(np.all(rectangles[..., :2] <= rectangles[..., 2:], axis=2), axis=1)
     return certified, vacuous
 
 

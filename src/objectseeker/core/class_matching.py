@@ -142,7 +142,7 @@ def _suggestions(unmatched_detector: Sequence[str], unmatched_dataset: Sequence[
 
 def _nearest(name: str, names: Sequence[str]) -> str | None:
     alike = {_normalized(other): other for other in reversed(names)}
-    near = difflib.get_close_matches(_normalized(name), alike, n=1)
+    near = difflib.get_close_matches(_normalized(name), alike)
     return alike[near[0]] if near else None
 
 

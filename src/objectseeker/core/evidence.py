@@ -47,7 +47,8 @@ SETS_AT_ONCE, STARS_AT_ONCE = 1024, 16
 class Stars:
     """The stars of one object.
 
-    `evidence[r, m]` is the best evidence under mask m of star r, centered on a box of mask `center[r]`.
+    `evidence[r, m]` is the best evidence under mask m of star r, centered on a box of mask `center[r]`. Every mask with
+    evidence is the center of a star.
     """
 
     masks: Masks
@@ -131,7 +132,7 @@ class Stars:
 
     def _views(self) -> Ints:
         """Return the masks that are used."""
-        return np.union1d(np.flatnonzero(self.evidence.any(axis=0)), self.center)
+        return np.unique(self.center)
 
     def _prove_sets(self, removes: Bools, c: Ints, d: Ints, views: Ints) -> bool:
         """Return whether for every i the views that remove classes c[i] and d[i] suffice for some star."""

@@ -54,7 +54,6 @@ from objectseeker.errors import ObjectSeekerError, require_fraction
 SupportFit = Literal["iou", "ioa"]
 
 SUPPORT_INSIDE = 0.7  # a box that fits by IoA is in the output box by more than this share of it
-NO_SUPPORT = -1.0  # the score of a mask without a fitting box
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,7 @@ def certified_scores(
         boxes = detections[some]
         visible = visible_area(boxes.xyxy, observation.width, observation.height) > 0
         least = _least_score if patch.has_one_position else _largest_threshold
-        scores[some] = np.where(visible, np.maximum(least(observation, boxes, patch, criteria), 0.0), 0.0)
+        scores[some] = np.where(visible, least(observation, boxes, patch, criteria), 0.0)
     return scores
 
 
@@ -154,13 +153,12 @@ def ranking_scores(base_scores: Floats, scores: Floats, certified_scores: Floats
 def _least_score(observation: Observation, detections: Detections, patch: Patch, criteria: SupportCriteria) -> Floats:
     """Return the least of the best scores over the allowed positions of one patch, in closed form."""
     width, height = observation.width, observation.height
-    best = np.full((len(detections), len(observation.masks)), NO_SUPPORT)  # of a fitting box under each mask
+    best = np.zeros((len(detections), len(observation.masks)))  # of a fitting box under each mask
     box, of_box = np.nonzero(criteria.fits(observation.all_masked, detections))
     np.maximum.at(best, (of_box, observation.mask_index[box]), observation.all_masked.score[box])
     classes = PositionClasses.of(observation.masks, patch.size(width, height))
     along = [
-        np.stack([best[:, masks].max(axis=1, initial=NO_SUPPORT) for masks in removes], axis=1)
-        for removes in classes.removes
+        np.stack([best[:, masks].max(axis=1, initial=0.0) for masks in removes], axis=1) for removes in classes.removes
     ]  # the best score among the masks that remove a patch of each class: (detections, classes)
     least = np.ones(len(detections))
     allowed = PatchPositions.of(detections.xyxy, width, height).allowed(
@@ -177,7 +175,7 @@ def _least_score(observation: Observation, detections: Detections, patch: Patch,
 def _largest_threshold(
     observation: Observation, detections: Detections, patch: Patch, criteria: SupportCriteria
 ) -> Floats:
-    """Return the largest threshold that certifies each box, by bisection; NO_SUPPORT if none does.
+    """Return the largest threshold that certifies each box, by bisection; 0 if none does.
 
     A lower threshold makes more masks safe, and more safe masks certify no less.
     """
@@ -186,15 +184,16 @@ def _largest_threshold(
     def proving(objects: Detections) -> Proving:
         return criteria.fits(masked, objects) & (masked.score[:, None] >= objects.score), None
 
-    levels = np.unique(np.append(masked.score, 1.0))  # 1 for boxes that no allowed position concerns
-    low = np.full(len(detections), -1)  # the last level that certifies
+    # 1 is for boxes that no allowed position concerns; 0 promises nothing, so it is never tested
+    levels = np.unique(np.append(masked.score, [0.0, 1.0]))
+    low = np.zeros(len(detections), np.int64)  # the last level that certifies
     high = np.full(len(detections), len(levels))  # the first that does not
     while (high - low > 1).any():
-        middle = np.maximum((low + high) // 2, 0)
+        middle = (low + high) // 2
         at_level = Detections(detections.xyxy, levels[middle], detections.label)  # each box's threshold as its score
         certified = certify_objects(observation, at_level, patch, proving).certified[0]
         low, high = (
             np.where(certified, np.maximum(middle, low), low),
             np.where(certified, high, np.minimum(middle, high)),
         )
-    return np.where(low >= 0, levels[np.maximum(low, 0)], NO_SUPPORT)
+    return np.asarray(levels[low])

@@ -131,20 +131,19 @@ class Masks:
         no patch that hangs over the border there satisfies it, and its visible part does not. QED.
         """
         first = first[:, None]
-        start, end = self.rectangle[:, axis], self.rectangle[:, axis + 2]
+        start, end = self.rectangle[:, axis::2].T
         apart = (first + length <= start) | (first >= end)
         if not self.has_bands:
             return np.asarray(apart)
         inside = (first >= start) & (first + length <= end) & self.along[:, axis]
-        return np.where(self.is_band, inside, apart)
+        return np.asarray(np.where(self.is_band, inside, apart))
 
     def touching_positions(self, axis: int, length: int) -> tuple[Ints, Ints]:
         """Return the positions on one axis at which masks begin and cease to remove a patch.
 
         At each of them the mask still removes it, and the patch touches a line of the mask.
         """
-        start, end = self.rectangle[:, axis], self.rectangle[:, axis + 2]
-        has_start, has_end = self.is_line[:, axis], self.is_line[:, axis + 2]
+        (start, end), (has_start, has_end) = self.rectangle[:, axis::2].T, self.is_line[:, axis::2].T
         begins = np.concatenate([start[self.is_band & has_start], end[~self.is_band & has_end]])
         ceases = np.concatenate([end[self.is_band & has_end], start[~self.is_band & has_start]]) - length
         return begins, ceases
@@ -159,7 +158,7 @@ class Masks:
         begins, ceases = self.touching_positions(axis, length)
         borders = [0, limit - length + 1] if len(begins) or len(ceases) else []
         found = np.concatenate([[1 - length], borders, begins, ceases + 1]).astype(np.int64)
-        return np.unique(found[(found > -length) & (found < limit)])
+        return np.unique(found[found < limit])
 
     def select_masks(self, index: Ints | slice) -> Masks:
         """Some of the masks."""
@@ -168,11 +167,12 @@ class Masks:
     @classmethod
     def concatenate(cls, parts: Sequence[Masks]) -> Masks:
         """Return the masks of several sets for one image size, in order; equal masks are kept once, the first."""
+        first_part, *_ = parts
         rectangle = np.concatenate([part.rectangle for part in parts])
         is_band = np.concatenate([part.is_band for part in parts])
         _, first = np.unique(np.column_stack([rectangle, is_band]), axis=0, return_index=True)
         kept = np.sort(first)
-        return cls(parts[0].width, parts[0].height, rectangle[kept], is_band[kept])
+        return cls(first_part.width, first_part.height, rectangle[kept], is_band[kept])
 
     @property
     def keys(self) -> list[bytes]:
@@ -202,7 +202,7 @@ def _removed_strips(rectangle: Ints, is_band: Bools, is_line: Bools, whole: Ints
         strips[~is_line[:, side], side] = 0
     strips[is_band] = 0
     strips[is_band, 0] = rectangle[is_band]
-    full = (strips[..., 2] > 0) & (strips[..., 3] > 0)
+    full = strips.any(axis=2)
     order = np.argsort(~full, axis=1, kind="stable")  # empty ones last
     columns = max(int(full.sum(axis=1).max(initial=1)), 1)
     return np.take_along_axis(strips, order[..., None], axis=1)[:, :columns]

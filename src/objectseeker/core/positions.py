@@ -46,7 +46,7 @@ class PositionClasses:
         """Return the classes along each axis in an (inclusive) rectangle of positions; none if it is empty."""
         if (rectangle[:2] > rectangle[2:]).any():
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        ends = (np.searchsorted(self.starts[axis], rectangle[[axis, axis + 2]], side="right") for axis in (0, 1))
+        ends = (np.searchsorted(self.starts[axis], rectangle[axis::2], side="right") for axis in (0, 1))
         x, y = (np.arange(first - 1, last) for first, last in ends)
         return x, y
 

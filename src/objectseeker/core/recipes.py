@@ -258,7 +258,7 @@ def _thinned_recipes(part: Recipe) -> list[Recipe]:
         return [type(part)(lines) for lines in range(1, part.lines + 1) if (part.lines + 1) % (lines + 1) == 0]
     if isinstance(part, Windows):
         share, step = part.exact()
-        times = range(1, max(math.ceil((1 - share) / step), 1) + 1)
+        times = range(1, math.ceil((1 - share) / step) + 1)
         return [Windows(share, step * m) for m in times if step * m <= 1]
     return [part]
 
@@ -553,7 +553,7 @@ def _in_row(masks: Masks, key: Ints) -> Ints:
 
 
 def _reversed(number: int, bits: int) -> int:
-    return int(f"{number:0{bits}b}"[::-1], 2) if bits else 0
+    return int(f"{number:0{bits}b}"[::-1], 2)
 
 
 def _require_shared(recipe: Recipe) -> None:

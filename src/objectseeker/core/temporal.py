@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -127,10 +128,7 @@ def _frame_positions(
 
 def intersect_alternatives(ways: Sequence[FramePositions]) -> FramePositions:
     """The frame of an object that may be found as one of several things: hidden where each of them is."""
-    hiding = ways[0].uncertified
-    for way in ways[1:]:
-        hiding = _intersect(hiding, way.uncertified)
-    return FramePositions(ways[0].allowed, hiding)
+    return FramePositions(ways[0].allowed, reduce(_intersect, (way.uncertified for way in ways)))
 
 
 def earliest_uncertified_start(

@@ -210,7 +210,7 @@ class PatchPositions:
         grown = self.grown()
         has_pixels = (grown[:, :2] < grown[:, 2:]).all(axis=1, keepdims=True)
         touching = np.concatenate([grown[:, :2] - patch + 1, grown[:, 2:] - 1], axis=1)
-        return np.where(has_pixels, touching, np.concatenate([self.limit, -patch], axis=1))
+        return np.where(has_pixels, touching, np.tile(self.limit, 2))
 
     def allowed(self, location: PatchLocation, patch: Ints) -> Ints:
         """Return the allowed positions of patches of size `patch` (N, 2): (N, R, 4), R rectangles per object.
