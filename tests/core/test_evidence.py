@@ -1,4 +1,4 @@
-"""Stars decide every position as a loop over positions and stars does, whatever they are looked at by."""
+"""Stars decide every position as a loop over positions and stars does, however they are grouped."""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ def test_an_empty_rectangle_reaches_no_class():
 
 
 def test_classes_begin_at_lines_and_where_the_patch_leaves_the_image():
-    """By hand: a patch of 3 pixels along an axis of 20, with a half mask at 8 or a band from 5 to 12."""
+    """A patch of 3 pixels along an axis of 20, with a half mask at 8 or a band from 5 to 12."""
     for masks in (keep(20, 9, [[8, 0, 20, 9]]), keep(9, 20, [[0, 8, 9, 20]])):
         axis = int(masks.height == 20)
         assert masks.breakpoints(axis, 3).tolist() == [-2, 0, 6, 18]  # at 6 it is no longer removed

@@ -207,7 +207,7 @@ def test_windows_within_others_have_some_multiple_of_their_step():
     assert within("1/4", "1/16") == [
         f"windows:1/4{more}" for more in (",step=1/16", "", *(f",step={Fraction(m, 16)}" for m in range(3, 13)))
     ]
-    assert within("1/10", "2/5") == ["windows:1/10,step=2/5", "windows:1/10,step=4/5"]  # 6/5 is no step
+    assert within("1/10", "2/5") == ["windows:1/10,step=2/5", "windows:1/10,step=4/5"]  # 6/5 is too large a step
     assert within("3/4", "1") == ["windows:3/4,step=1"]
     assert within("1/2", "1/2") == ["windows:1/2,step=1/2"]
     assert [str(inner) for inner in subrecipes(Pairs(5))] == ["pairs:1", "pairs:2", "pairs:5"]

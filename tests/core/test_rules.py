@@ -1,4 +1,4 @@
-"""What rules have in common: their settings, what a new one inherits, and what is refused."""
+"""What rules have in common: their settings, what a new one inherits, and what is an error."""
 
 import warnings
 from dataclasses import dataclass

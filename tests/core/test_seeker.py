@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from cases import pairs, prune
 
-from objectseeker import Detections, Halves, ObjectSeeker, Pairs, Patch, Rule
+from objectseeker import Detections, Halves, ObjectSeeker, Observation, Pairs, Patch, Rule
 from objectseeker.core.masks import DEFAULT_FILL
-from objectseeker.core.seeker import detect_views
+from objectseeker.core.seeker import detect_views, keep_successful_views
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import load_detector
 from objectseeker.errors import ObjectSeekerError
@@ -395,3 +395,157 @@ def test_a_label_that_is_no_class_is_dropped_and_said(labels, names, kept, caplo
 def test_a_detector_whose_labels_are_all_no_classes_is_refused(labels, names):
     with pytest.raises(ObjectSeekerError, match="but its classes are 0 to"):
         ObjectSeeker(labeled(*labels, names=names), Rule(), masks=Halves(1)).observe([scene()[0]])
+
+
+def expect_labels_error(detector, message):
+    with pytest.raises(ObjectSeekerError, match=f"^{message}$"):
+        ObjectSeeker(detector, Rule(), masks=Halves(1)).observe([scene()[0]])
+
+
+def test_the_error_says_which_labels_and_which_classes():
+    must = "the detector must return known labels: got labels"
+    last = 2**15 - 1
+    expect_labels_error(
+        labeled(2, 5, names=("a", "b")), f"{must} 2 to 5, but its classes are 0 to 1, one for each of its names"
+    )
+    expect_labels_error(labeled(-3), f"{must} -3 to -3, but its classes are 0 to {last}")
+    expect_labels_error(
+        labeled(-1, names="abc"), f"{must} -1 to -1, but its classes are 0 to {last}"
+    )  # no list of names
+    expect_labels_error(labeled(-1, names=None), f"{must} -1 to -1, but its classes are 0 to {last}")
+
+
+@pytest.mark.parametrize("names", [(), "ab", ("a",) * 3])
+def test_labels_at_the_limits_are_classes(names):
+    labels = [0, 2] if isinstance(names, tuple) and names else [0, 2**15 - 1]
+    (seen,) = ObjectSeeker(labeled(*labels, names=names), Rule(), masks=Halves(1)).observe([scene()[0]])
+    assert seen.base.label.tolist() == labels
+
+
+def test_only_views_that_show_too_little_memory_are_not_swallowed_either():
+    """One view of many: what it shows is not known, so the image has no observation."""
+
+    def fails(images):
+        if any((image == POISON).all(axis=2).any() for image in images):
+            raise MemoryError
+        return bright_box(images)
+
+    image, _ = scene()
+    image[0, 0] = POISON
+    with pytest.raises(MemoryError):
+        ObjectSeeker(fails, Rule(), masks=Halves(2), batch_size=1).observe([image])
+
+
+def test_views_that_fail_are_empty_if_another_still_works(caplog):
+    calls = []
+
+    def again(number, result="seen"):
+        calls.append(number)
+        return result
+
+    found = [ValueError("the first\nand its second line"), "a", KeyError("x"), "b"]
+    with caplog.at_level(logging.WARNING, "objectseeker"):
+        assert keep_successful_views(found, again, "nothing") == ["nothing", "a", "nothing", "b"]
+        assert keep_successful_views([ValueError(), "a"], again, "") == ["", "a"]
+        assert keep_successful_views([ValueError("x" * 300), "a"], again, "") == ["", "a"]
+        assert keep_successful_views(["a", "b"], again, "") == ["a", "b"]
+    assert calls == [1, 1, 1]
+    begin = "the detector failed on %d of %d views of an image, which count as empty: "
+    assert [record.getMessage() for record in caplog.records] == [
+        begin % (2, 4) + "the first",
+        begin % (1, 2) + "ValueError",
+        begin % (1, 2) + "x" * 200,
+    ]
+    with pytest.raises(ValueError, match="the first"):
+        keep_successful_views(found, lambda number: again(number, OSError("gone")), "nothing")
+    with pytest.raises(ValueError, match="one"):
+        keep_successful_views([ValueError("one"), OSError("two")], again, "nothing")
+    assert keep_successful_views([], again, "nothing") == []
+
+
+def test_views_of_a_batch_that_fails_are_filled_as_others_are():
+    """What is removed is gray 7 in a view that is run alone, too, and so is padding."""
+    padding = []
+
+    def darkest(images):
+        if any((image == POISON).all(axis=2).any() for image in images):
+            raise ValueError("poison")
+        padding.extend(image for image in images if (image == image[0, 0]).all())
+        return [Detections([[0, 0, image.min(), 1]], [0.9], [0]) for image in images]
+
+    image = np.full((60, 90, 3), 200, np.uint8)
+    image[0, 0] = POISON
+    (seen,) = ObjectSeeker(darkest, Rule(), masks=Halves(2), batch_size=4, fill=7).observe([image])
+    shows = [not (m[:2] == 0).all() for m in seen.masks.removed[:, 0]]
+    assert sum(shows) == 4
+    for view, shown in zip(seen.masked, shows, strict=True):
+        assert view == (Detections.empty() if shown else Detections([[0, 0, 7, 1]], [0.9], [0]))
+    image[0, 0] = 200
+    ObjectSeeker(darkest, Rule(), masks=Halves(2), batch_size=4, fill=7).observe([image])  # 9 views in 3 batches
+    assert [int(view[0, 0, 0]) for view in padding[-3:]] == [7, 7, 7]
+
+
+def test_a_detector_that_gives_more_results_than_images_is_an_error():
+    class Extra(AheadByOne):
+        def detect_views_of(self, images, value):
+            yield from super().detect_views_of(images, value)
+            yield [Detections.empty()]
+
+    with pytest.raises(ObjectSeekerError, match="must return 0 results for 0 views: got 1"):
+        ObjectSeeker(Extra(), Rule(), masks=Halves(1)).observe([scene()[0]])
+
+
+def test_what_masking_recovers_raises_the_alert():
+    """A box that only masked views show; and one that the untouched image shows, too."""
+    image, truth = scene()
+
+    def blinded(images):
+        return [Detections.empty() if (view == POISON).all(axis=2).any() else bright_box([view])[0] for view in images]
+
+    attacked = image.copy()
+    attacked[0, 0] = POISON
+    seeker = ObjectSeeker(blinded, Rule(), masks=Halves(2))
+    hidden, seen = seeker.defend(attacked), seeker.defend(image)
+    assert (hidden.alert, seen.alert) == (True, False)
+    assert (len(hidden.base), len(seen.base)) == (0, 1)
+    assert hidden.detections == hidden.recovered
+    assert seen.detections == seen.base == Detections(truth.xyxy, [0.9], [0])
+    assert np.array_equal(seen.image, image)
+
+
+def test_certificates_of_a_defended_detector_are_those_of_its_rule():
+    """The bound and the threshold reach the rule, and so are the other certificates."""
+    box, corner = Detections([[0, 0, 10, 10]], [0.9], [0]), Detections([[4, 4, 10, 10]], [0.9], [0])
+    seeker = ObjectSeeker(bright_box, Rule(), masks=Halves(1))
+    seen = Observation(100, 100, Halves(1).masks(100, 100), box, [box] * 4)
+    patch = Patch(0.0001, location="anywhere")
+    for options, proven in (({}, True), ({"bound": "paper"}, False), ({"certification_threshold": 0.5}, False)):
+        assert seeker.certify(seen, corner, patch, **options).certified.tolist() == [[proven]]
+    assert seeker.certify_not_fabricated(seen, box, patch).certified.all()
+    assert seeker.certified_scores(seen, box, patch).tolist() == [0.9]
+    other = Observation(100, 90, Halves(1).masks(100, 90), box, [box] * 4)
+    assert seeker.certify(other, box, patch).certified.all()
+    wrong = Observation(100, 100, Halves(2).masks(100, 100), box, [box] * 8)
+    for call in (seeker.certify, seeker.certify_not_fabricated, seeker.certified_scores):
+        with pytest.raises(ObjectSeekerError, match="the observation has other masks than halves:1"):
+            call(wrong, box, patch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"fill": 256}, "fill must be a gray value"),
+        ({"masks": "halves:1"}, "masks must be a recipe"),
+        ({"rule": None}, "rule must be a Rule"),
+        ({"detector": None}, "detector must be callable"),
+    ],
+)
+def test_what_cannot_be_defended_is_an_error(settings, message):
+    with pytest.raises(ObjectSeekerError, match=message):
+        ObjectSeeker(**{"detector": bright_box, "rule": Rule(), **settings})
+
+
+def test_the_defaults_are_those_that_are_documented():
+    seeker = ObjectSeeker(bright_box, Rule())
+    assert (seeker.masks, seeker.fill, seeker.batch_size) == (Halves(30), 114, 8)

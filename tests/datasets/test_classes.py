@@ -103,3 +103,10 @@ def test_near_misses_are_suggested_in_two_lines() -> None:
 def test_thousands_of_classes_are_matched_at_once() -> None:
     names = [f"class {n}" for n in range(5000)]
     assert match_classes(names, names[::-1]).dataset_labels.tolist() == list(range(4999, -1, -1))
+
+
+def test_labels_cannot_be_changed_and_the_first_nearest_name_is_suggested() -> None:
+    match = match_classes(("car", "cart"), ("car", "cart"))
+    assert not match.dataset_labels.flags.writeable
+    with pytest.raises(ObjectSeekerError, match="the nearest is 'carts'"):
+        match_classes(("car",), ("carsx", "carts", "car"), class_map={"cartss": "car"})

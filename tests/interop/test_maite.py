@@ -23,7 +23,7 @@ from objectseeker import (
     open_run,
     tune,
 )
-from objectseeker.core.maite import MaiteDetector, from_maite_image
+from objectseeker.core.maite import MaiteDetector, as_numpy, from_maite_image
 from objectseeker.detectors import load_detector
 from objectseeker.interop import CertifiedRecall
 
@@ -212,6 +212,75 @@ def test_boxes_that_are_none_are_dropped_one_by_one(scores):
     detector.model = lambda batch: [SimpleNamespace(boxes=boxes, labels=[1, 0, 0, 0], scores=scores)]
     assert detector.names == ("0", "b")
     assert detector([np.zeros((40, 10, 3), np.uint8)]) == [Detections([[0, 2, 10, 40]], [0.5], [1])]
+
+
+def test_a_box_that_is_not_finite_is_dropped_and_the_others_stay():
+    boxes = [[1, 1, 5, 5], [np.nan, 1, 5, 5], [1, 1, np.inf, 5], [2, 2, 6, 6], [3, 3, 3, 9], [2, 2, 12, 12]]
+    scores, labels = [0.0, 0.5, 0.5, 1.0, 0.5, -0.5], [0, 0, 0, 2, 0, 0]
+    model = SimpleNamespace(metadata={"id": "m", "index2label": {0: "a", 2: "c"}})
+    detector = MaiteDetector(model)
+    assert detector.names == ("a", "1", "c")
+    detector.model = lambda batch: [SimpleNamespace(boxes=boxes, labels=labels, scores=scores)]
+    assert detector([np.zeros((40, 10, 3), np.uint8)]) == [Detections([[1, 1, 5, 5], [2, 2, 6, 6]], [0, 1], [0, 2])]
+    detector.model = lambda batch: [SimpleNamespace(boxes=[], labels=[], scores=[])]
+    assert detector([np.zeros((40, 10, 3), np.uint8)]) == [Detections.empty()]
+    assert MaiteDetector(SimpleNamespace(metadata={"id": "m"})).names == ()
+
+
+def test_what_is_on_a_device_is_copied_from_it():
+    class OnDevice:
+        def __init__(self, values):
+            self.values = values
+
+        def detach(self):
+            return SimpleNamespace(cpu=lambda: np.array(self.values))
+
+    assert as_numpy(OnDevice([1, 2])).tolist() == as_numpy([1, 2]).tolist() == [1, 2]
+    assert as_numpy(OnDevice([1, 2])).dtype == np.int64
+
+
+def test_a_model_has_the_classes_the_scale_and_the_patches_it_is_given(theirs):
+    """The detector's class "bright" is the dataset's "lit", of label 7; white is 255 in its images."""
+    model = defended(theirs).as_maite(
+        index2label={3: "dark", 7: "lit"},
+        class_map={"bright": "lit"},
+        patches=[Patch(location="anywhere")],
+        white=255.0,
+    )
+    assert model.metadata["index2label"] == {3: "dark", 7: "lit"}
+    image, _, _ = theirs.dataset[0]
+    for target in model([image * 255, image * 255]):
+        assert target.labels.tolist() == [7]
+        assert target.boxes.tolist() == [[float(v) for v in BOXES[0]]]
+        assert target.scores.tolist() == [0.9]
+        assert target.recovered.tolist() == [False]
+        assert target.certificates.certified.shape == (1, 1)
+        assert target.observation.base.label.tolist() == [0]
+    with pytest.raises(ObjectSeekerError, match="knows none of the dataset's classes"):
+        defended(theirs).as_maite(index2label={3: "dark", 7: "lit"})
+    plain = defended(theirs).as_maite()
+    assert (plain.labels, plain.white, plain.patches, plain.metadata["index2label"]) == ((0,), 1.0, (), {0: "bright"})
+    assert plain([image])[0].certificates is None
+    assert defended(theirs).as_maite(patches=Patch()).patches == (Patch(),)
+
+
+def test_boxes_of_classes_that_the_dataset_lacks_are_left_out_of_targets(theirs):
+    """Two classes, of which the dataset has one: of the boxes that masking recovers, too."""
+
+    def two(images):
+        dark = [image.min() < 20 for image in images]
+        box = [[4, 4, 40, 40], [50, 10, 88, 40]]
+        return [Detections(box, [0.9, 0.8], [0, 1]) if not d else Detections.empty() for d in dark]
+
+    two.names = ("elk", "bright")
+    image = np.full((3, 60, 90), 200, np.uint8)
+    model = ObjectSeeker(two, RULE, masks=Halves(1)).as_maite(index2label=LABELS)
+    (target,) = model([image])
+    assert (target.labels.tolist(), target.recovered.tolist()) == ([7], [False])
+    image[:, 0, 0] = 0  # hides both from every view that shows it
+    (target,) = model([image])
+    assert (target.labels.tolist(), target.recovered.tolist()) == ([7], [True])
+    assert target.boxes.tolist() == [[50, 10, 88, 40]]
 
 
 def test_every_pixel_is_converted_on_its_own():
