@@ -94,7 +94,6 @@ OWN = {
         "test_two_patches",
     ),
     "joint": ("test_joint",),
-    "label_map": ("test_traps",),
     "masks": ("test_masks", "test_positions", "test_windows", "test_recipes", "test_two_patches"),
     "observation": ("test_observation",),
     "positions": ("test_positions", "test_joint", "test_two_patches", "test_bands"),

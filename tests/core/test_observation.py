@@ -5,7 +5,7 @@ import pytest
 
 from objectseeker import Bands, Detections, Halves, ObjectSeeker, ObjectSeekerError, Observation, Pairs, Rule
 from objectseeker.core.masks import strips
-from objectseeker.core.observation import evenly_spaced_lines, keep_lines
+from objectseeker.core.observation import NO_TRACK, evenly_spaced_lines, keep_lines
 from objectseeker.core.recipes import parse_recipe, subrecipes
 
 
@@ -90,3 +90,7 @@ def test_some_of_the_lines_are_as_evenly_spaced_as_they_come():
     (banded,) = ObjectSeeker(bright_box, Rule(), masks=Bands(0.04)).observe([image(0)])
     with pytest.raises(ObjectSeekerError, match="not bands"):
         keep_lines(banded, 1)
+
+
+def test_an_object_of_no_track_is_stored_as_minus_1():
+    assert NO_TRACK == -1

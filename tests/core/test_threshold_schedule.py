@@ -46,6 +46,7 @@ def test_thresholds_follow_the_base_threshold_from_alpha_on():
 def test_thresholds_are_rounded_to_what_is_shown():
     assert ThresholdSchedule(alpha=0.0, beta=0.1).thresholds_at(0.7)[0] == 0.73  # not 0.7299999999999999
     assert ThresholdSchedule(alpha=0.0, beta=1 / 3).thresholds_at(0.0)[0] == 0.333333333333
+    assert ThresholdSchedule(alpha=0.0, beta=0.0).thresholds_at(1 / 3)[0] == 1 / 3  # never below the base threshold
 
 
 def test_the_defaults_are_those_that_are_documented():

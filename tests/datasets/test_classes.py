@@ -110,3 +110,10 @@ def test_labels_cannot_be_changed_and_the_first_nearest_name_is_suggested() -> N
     assert not match.dataset_labels.flags.writeable
     with pytest.raises(ObjectSeekerError, match="the nearest is 'carts'"):
         match_classes(("car",), ("carsx", "carts", "car"), class_map={"cartss": "car"})
+
+
+@pytest.mark.parametrize(("count", "listed"), [(4, ""), (5, ""), (6, " and 1 more"), (9, " and 4 more")])
+def test_five_names_are_listed_in_an_error(count: int, listed: str) -> None:
+    names = [f"k{n}" for n in range(count)]
+    with pytest.raises(ObjectSeekerError, match=rf"it has {', '.join(names[:5])}{listed}$"):
+        match_classes(names, names, class_map={"zebra": "k0"})
