@@ -113,4 +113,5 @@ def test_a_view_that_suffices_is_a_proof_of_one():
 
 def test_evidence_counts_in_whole_units_rounded_down():
     given = np.array([0.0, UNIT / 2, UNIT, 1.75 * UNIT, 0.5, np.nextafter(1, 0), 1.0])
+    assert (UNIT, FULL) == (2.0**-40, 2.0)
     assert certified_weights(given).tolist() == [0.0, 0.0, UNIT, UNIT, 0.5, 1 - UNIT, FULL]

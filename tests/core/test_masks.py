@@ -79,6 +79,7 @@ def test_filling_leaves_the_original_alone():
 
 def test_filling_takes_one_rectangle_or_several_and_a_gray_value():
     image = np.zeros((4, 6, 3), np.uint8)
+    assert DEFAULT_FILL == 114  # as runs were made with
     assert fill_rectangles(image, [[0, 0, 1, 1], [5, 3, 6, 4]]).sum() == 2 * 3 * DEFAULT_FILL
     assert fill_rectangles(image, [1, 2, 3, 4], 5).sum() == 2 * 2 * 3 * 5
     assert np.array_equal(fill_rectangles(image, []), image)

@@ -349,3 +349,12 @@ def test_a_gap_between_frames_is_as_many_steps_and_one_alone_is_one():
     assert earliest_uncertified_start([left, right], 16, numbers=[3, 4]) == [0, 1]
     assert earliest_uncertified_start([], 1) == earliest_uncertified_start([], 1, numbers=[]) == []
     assert earliest_uncertified_start([left], 0, numbers=[5]) == [0]
+
+
+def test_a_patch_of_unbounded_motion_is_anywhere_in_an_image_of_any_size():
+    area = np.array([[0, 0, 200_000, 90_000]])
+    left, right = (FramePositions(area, np.array([box])) for box in ([0, 0, 3, 9], [199_000, 80_000, 199_009, 80_009]))
+    assert earliest_uncertified_start([left, right], UNBOUNDED_MOTION) == [0, 0]
+    assert earliest_uncertified_start([right, left], UNBOUNDED_MOTION) == [0, 0]
+    assert earliest_uncertified_start([left, right], 198_997) == [0, 0]
+    assert earliest_uncertified_start([left, right], 198_996) == [0, 1]
