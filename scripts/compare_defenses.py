@@ -275,7 +275,8 @@ def documented(name: str, results: dict[str, dict[str, Any]]) -> dict[str, str]:
     entry, undefended = results[name], results["yolox" if name.startswith("yolox") else "builtin"]
     title, passes = NAMES[name]
     own = "own" if "own" in entry else "adaptive" if ", " in name else "random-4"
-    values = entry | {"lost": undefended["clean"] - entry["clean"], "own": entry.get(own)}
+    lost = None if entry is undefended else undefended["clean"] - entry["clean"]
+    values = entry | {"lost": lost, "own": entry.get(own)}
     cells = {column: "-" if values.get(key) is None else f"{values[key]:.1f}" for column, key in COLUMNS.items()}
     return {"defense": title, "passes": str(passes)} | cells
 

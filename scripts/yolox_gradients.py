@@ -45,7 +45,7 @@ def load(path: str, device: str = "cpu") -> NetworkDetector:
 
 
 def __getattr__(name: str) -> NetworkDetector:
-    """Load the detector when it is first asked for."""
+    """Load the detector when it is first used."""
     if name != "detector":
         raise AttributeError(name)
     loaded = globals()[name] = load(os.environ["YOLOX"], os.environ.get("YOLOX_DEVICE", "cpu"))
