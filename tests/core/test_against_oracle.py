@@ -5,14 +5,15 @@ from types import SimpleNamespace
 import numpy as np
 import oracle
 import pytest
-from cases import certify, generate, prune
+from cases import certify, generate, iou_rule, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import SEEDS
 
-from objectseeker import Patch
+from objectseeker import Patch, Rule
 from objectseeker.core.boxes import ioa
 from objectseeker.core.pruning import clusters
+from objectseeker.core.rules import interface
 from objectseeker.core.threats import PATCH_LOCATIONS
 
 DISTANCES = st.sampled_from([0.1, 0.1, 0.25, 0.5])
@@ -26,6 +27,18 @@ def patches(rng_seed: int, width: int, height: int) -> list[Patch]:
         area = float(rng.choice([1 / (width * height), 0.01, 0.05, 0.2, 0.6, 1.0, rng.uniform(0.001, 1)]))
         chosen.append(Patch(area, float(rng.choice([1, 1, 0.5, 2, 0.1, 8, 40])), where))
     return chosen
+
+
+@pytest.mark.parametrize("make", [Rule, iou_rule])
+def test_pairs_measured_label_by_label_are_those_measured_at_once(make, monkeypatch):
+    rule, proving = make(base_threshold=0.3, mask_threshold=0.3), {}
+    for few in (0, 10**9):
+        monkeypatch.setattr(interface, "FEW_PAIRS", few)
+        cases = [generate(seed) for seed in range(60)]
+        proving[few] = [rule.proving_pairs(case.observation, case.ground_truth, 0.2, "exact") for case in cases]
+    for apart, at_once in zip(*proving.values(), strict=True):
+        assert np.array_equal(apart, at_once)
+    assert sum(int(proves.sum()) for proves in proving[0]) > 20
 
 
 @pytest.mark.slow

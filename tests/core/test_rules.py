@@ -51,7 +51,7 @@ def test_what_a_rule_inherits():
     assert bare.evidence(np.array([0.0, 0.5, 0.625, 1.0])).tolist() == [0, 0, 1, 1]
     seen = observe([one([1, 1, 9, 9], 0.75), one([1, 1, 9, 9], 0.25)])
     assert bare.discounted_scores(seen).tolist() == [0.75, 0.25]
-    assert bare.usable_boxes(seen).tolist() == [True, True]
+    assert bare.usable_boxes(seen, np.array([1, 0])).tolist() == [True, True]
     assert bare.resolve_threshold(None) == 0.0
     assert bare.resolve_threshold(0.25) == 0.25
     assert bare.settings() == {"base_threshold": 0.5, "mask_threshold": 0.625, "classwise": True}

@@ -190,7 +190,7 @@ def _proving(
     """
     if rule.classwise:
         among = among[np.isin(observation.all_masked.label[among], objects.label)]
-    among = among[rule.usable_boxes(observation)[among]]
+    among = among[rule.usable_boxes(observation, among)]
     boxes = observation.all_masked[among]
     pairs: list[tuple[Ints, Ints, Floats]] = []
     for some in list(row_blocks(len(objects), len(boxes))) or [slice(0, 0)]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN, Bound
-from objectseeker.core.boxes import Bools, Detections, Floats, iou
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, iou
 from objectseeker.core.certification import (
     Certificates,
     ObjectProof,
@@ -32,6 +32,7 @@ from objectseeker.errors import ObjectSeekerError, require_fraction
 
 Overlap = Literal["ioa", "iou"]  # the covered share of the object, or the IoU with it
 
+FEW_PAIRS = 2000  # of boxes and objects: measuring them takes about as long as one more call
 THRESHOLDS = ("base_threshold", "mask_threshold", "evidence_threshold")  # what a threshold schedule sets
 
 
@@ -156,31 +157,54 @@ class PruningRule(ABC):
         """Return the evidence of a masked box by score; at and above 1 it is sufficient on its own."""
         return np.where(score >= self.mask_threshold, 1.0, 0.0)
 
-    def usable_boxes(self, observation: Observation) -> Bools:
-        """Return which masked boxes can prove an object at all."""
-        return np.ones(len(observation.all_masked), np.bool_)
+    def usable_boxes(self, observation: Observation, boxes: Ints) -> Bools:
+        """Return which of some masked boxes, given by their positions, can prove an object at all."""
+        return np.ones(len(boxes), np.bool_)
 
     def proving_pairs(
         self, observation: Observation, objects: Detections, certification_threshold: float, bound: Bound
     ) -> Bools:
         """Return which masked boxes that carry evidence prove which objects, dropped or not: (boxes, objects)."""
+        evidence = self._usable_evidence(observation)
+        return self._proving_pairs(observation, evidence, objects, certification_threshold, bound)
+
+    def _usable_evidence(self, observation: Observation) -> Floats:
+        """Return the evidence of every masked box; 0 for one that can prove no object."""
+        evidence = self.evidence(self.discounted_scores(observation))
+        carrying = np.flatnonzero(evidence > 0)
+        usable = np.zeros(len(evidence), np.bool_)
+        usable[carrying] = self.usable_boxes(observation, carrying)
+        return np.where(usable, evidence, 0.0)
+
+    def _proving_pairs(
+        self,
+        observation: Observation,
+        evidence: Floats,
+        objects: Detections,
+        certification_threshold: float,
+        bound: Bound,
+    ) -> Bools:
+        """Return which masked boxes of evidence above 0 prove which objects: (boxes, objects)."""
         require_fraction(certification_threshold, "certification_threshold")
-        boxes = observation.all_masked
-        usable = self.usable_boxes(observation) & (self.evidence(self.discounted_scores(observation)) > 0)
+        boxes, some = observation.all_masked, np.flatnonzero(evidence > 0)
         proves = np.zeros((len(boxes), len(objects)), dtype=np.bool_)
-        labels = [one.label if self.classwise else np.zeros_like(one.label) for one in (boxes, objects)]
-        for label in np.unique(labels[1]):  # few pairs share a label: only those are measured
-            some, n = np.flatnonzero(usable & (labels[0] == label)), np.flatnonzero(labels[1] == label)
-            covered = self.lower_bound(boxes.xyxy[some], objects.xyxy[n], bound)
-            proves[np.ix_(some, n)] = covered > certification_threshold + MARGIN
+        groups = [(some, np.arange(len(objects)))]
+        labels = np.unique(objects.label)
+        if self.classwise and len(some) * len(objects) > FEW_PAIRS * len(labels):  # measure only pairs of one label
+            groups = [(some[boxes.label[some] == label], np.flatnonzero(objects.label == label)) for label in labels]
+        for box, n in groups:
+            enough = self.lower_bound(boxes.xyxy[box], objects.xyxy[n], bound) > certification_threshold + MARGIN
+            if self.classwise:
+                enough &= boxes.label[box, None] == objects.label[n]
+            proves[np.ix_(box, n)] = enough
         return proves
 
     def prover(self, observation: Observation, certification_threshold: float, bound: Bound) -> Prover:
         """Return what proves objects: every certificate of this rule is made of it."""
-        evidence = self.evidence(self.discounted_scores(observation))
+        evidence = self._usable_evidence(observation)
 
         def proving(objects: Detections) -> Proving:
-            proves = self.proving_pairs(observation, objects, certification_threshold, bound)
+            proves = self._proving_pairs(observation, evidence, objects, certification_threshold, bound)
 
             def together(n: int) -> Stars:
                 members = np.flatnonzero(proves[:, n])

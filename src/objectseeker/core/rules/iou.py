@@ -151,9 +151,9 @@ class IouRule(PruningRule):
         """Those of `ioa_rule`: no edge factor lowers the score of a clear box."""
         return self.ioa_rule.discounted_scores(observation)
 
-    def usable_boxes(self, observation: Observation) -> Bools:
+    def usable_boxes(self, observation: Observation, boxes: Ints) -> Bools:
         """Clear boxes alone."""
-        return non_overlapping(observation.all_masked.xyxy, observation.mask_index, observation.masks)
+        return non_overlapping(observation.all_masked.xyxy[boxes], observation.mask_index[boxes], observation.masks)
 
     def lower_bound(self, boxes: Floats, objects: Floats, bound: Bound) -> Floats:
         return iou_lower_bound(boxes, objects, self.filter_iou, bound)
@@ -181,13 +181,16 @@ def non_overlapping(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
 
     A box is that far inside of every line of the rectangle that its mask keeps, or outside of a band beyond one line.
     """
-    start, end = masks.rectangle[mask_of, :2], masks.rectangle[mask_of, 2:]
-    is_line, is_band = masks.is_line[mask_of], masks.is_band[mask_of]
-    inwards = np.concatenate([boxes[:, :2] - start, end - boxes[:, 2:]], axis=1)
-    outwards = np.concatenate([start - boxes[:, 2:], boxes[:, :2] - end], axis=1)
-    gap = np.where(is_band[:, None], outwards, inwards)
-    is_clear = CLEARANCE_DIVISOR * gap > np.tile(masks.extent, 2)
-    return np.where(is_band, (is_clear & is_line).any(axis=1), (is_clear | ~is_line).all(axis=1))
+    is_band = masks.is_band[mask_of]
+    inside, beyond = ~is_band, np.zeros(len(boxes), np.bool_)
+    for edge in range(4):
+        axis = edge % 2
+        line, is_line = masks.rectangle[mask_of, edge], masks.is_line[mask_of, edge]
+        after = CLEARANCE_DIVISOR * (boxes[:, axis] - line) > masks.extent[axis]
+        before = CLEARANCE_DIVISOR * (line - boxes[:, axis + 2]) > masks.extent[axis]
+        inside &= (after if edge < 2 else before) | ~is_line
+        beyond |= (before if edge < 2 else after) & is_line
+    return np.asarray(inside | (is_band & beyond))
 
 
 def nms_survivors(score: Floats, same: Callable[[int], Bools]) -> Ints:
