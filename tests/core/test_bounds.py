@@ -1,5 +1,6 @@
 """The bounds: exact is the true minimum, never below the paper's, and both hold in exact arithmetic."""
 
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -111,6 +112,17 @@ def test_exact_certifies_what_paper_cannot():
     assert fast(m, g, 0.6, "paper") < 0.3 < fast(m, [0, 0, 10, 10], 0.6, "paper")
     corner = [4, 4, 10, 10]
     assert fast(m, corner, 0.6, "exact") > fast(m, corner, 0.6, "paper")
+
+
+def test_boxes_without_area_or_margin_raise_no_warning():
+    degenerate = np.array([[3.0, 3, 3, 9], [3, 3, 9, 3], [3, 3, 3, 3], [0, 0, 10, 10]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for bound in ("exact", "paper"):
+            for margin in (0.0, MARGIN):
+                assert (lower_bound(degenerate[:3], degenerate, 0.6, bound, margin) <= 0).all()
+                assert (iou_lower_bound(degenerate[:3], degenerate, 0.6, bound, margin) <= 0).all()
+                assert lower_bound(degenerate[3:], degenerate[3:], 0.6, bound, margin)[0, 0] > 0
 
 
 def test_unknown_bound_is_refused():

@@ -93,6 +93,7 @@ def test_scores_and_labels_that_are_none_are_refused_by_their_row():
         (([FINE[:3]], [1], [0]), r"xyxy must have shape \(N, 4\): got \(1, 3\)"),
         ((FINE, [1], [0]), r"xyxy must have shape \(N, 4\): got \(4,\)"),
         (([FINE], [1, 1], [0]), r"score must have shape \(1,\) to match xyxy: got \(2,\)"),
+        (([], [], np.zeros((0, 5))), r"label must have shape \(0,\) to match xyxy: got \(0, 5\)"),
         (([FINE], [1], [[0]]), r"label must have shape \(1,\) to match xyxy: got \(1, 1\)"),
         (([], [1], []), r"score must have shape \(0,\)"),
         (("x", [1], [0]), "xyxy must be an array of numbers"),

@@ -149,3 +149,12 @@ def test_patches_are_patches():
         Rule().certify(seen, seen.base, ["over"])
     assert Rule().certify(seen, seen.base, []).certified.shape == (0, 1)
     assert Rule().certify(seen, seen.base[:0], [Patch(), Patch()]).certified.shape == (2, 0)
+
+
+def test_one_or_two_patches_are_decided_without_a_search(monkeypatch):
+    """A search may end early; against one or two patches there is none."""
+    masks = keep(100, 10, [[0, 0, 10, 10], [30, 0, 40, 10], [60, 0, 70, 10], [90, 0, 100, 10]])
+    everywhere, proof = np.array([[0, 0, 99, 9]]), ObjectProof(masks, np.ones(4, bool))
+    assert [proof.certifies(everywhere, (3, 3), count) for count in (1, 2, 3)] == [True, True, True]
+    monkeypatch.setattr(certification, "MAX_SEARCH", 0)
+    assert [proof.certifies(everywhere, (3, 3), count) for count in (1, 2, 3)] == [True, True, False]

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from cases import halves, pairs, windowed
+from cases import NOTHING, halves, observe, one, pairs, windowed
 
+from objectseeker import Detections
 from objectseeker.core import evidence as evidence_module
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.evidence import FULL, UNIT, Stars, certified_weights
+from objectseeker.core.evidence import FULL, UNIT, Stars, build_stars, certified_weights
 from objectseeker.core.positions import PositionClasses
 
 
@@ -115,3 +116,12 @@ def test_evidence_counts_in_whole_units_rounded_down():
     given = np.array([0.0, UNIT / 2, UNIT, 1.75 * UNIT, 0.5, np.nextafter(1, 0), 1.0])
     assert (UNIT, FULL) == (2.0**-40, 2.0)
     assert certified_weights(given).tolist() == [0.0, 0.0, UNIT, UNIT, 0.5, 1 - UNIT, FULL]
+
+
+def test_stars_have_evidence_of_the_masks_that_boxes_are_under_only():
+    """Boxes under two of four masks, two of them under one: the best counts."""
+    near, far = one([20, 20, 40, 40], 0.5), one([60, 60, 80, 80], 0.5)
+    seen = observe([near, NOTHING, Detections.concatenate([near, far, near])])
+    stars = build_stars(seen, np.arange(4), np.array([0.5, 0.25, 0.75, 1.0]), 0.1)
+    assert stars.evidence.tolist() == [[0.5, 0, FULL, 0], [0.5, 0, FULL, 0], [0, 0, 0.75, 0]]
+    assert stars.center.tolist() == [0, 2, 2]

@@ -91,3 +91,10 @@ def test_every_class_of_the_grids_removes_all_that_a_hardest_one_does(seed):
         along = [{frozenset(np.flatnonzero(row).tolist()) for row in rows} for rows in (x, y)]
         least = [sum(not any(other < one for other in rows) for one in rows) for rows in along]
         assert len(hardest) == least[0] * least[1]
+
+
+def test_classes_are_made_once_and_cannot_be_changed():
+    masks = halves(20, 30, 2)
+    classes = PositionClasses.of(masks, (3, 4))
+    assert PositionClasses.of(halves(20, 30, 2), (3, 4)) is classes
+    assert not any(array.flags.writeable for array in (*classes.starts, *classes.removes))

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from cases import certify, generate, observe, one, prune
+from cases import NOTHING, certify, generate, observe, one, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Detections, Halves, Rule
+from objectseeker import Detections, Halves, Observation, Rule
+from objectseeker.core.masks import keep
 from objectseeker.core.pruning import cut_by_mask
 
 
@@ -94,3 +95,12 @@ def test_images_where_nothing_is_seen(count):
     views = [one([20, 20, 40, 40], 0.2)] * count
     assert len(prune(observe(views))) == 0
     assert not certify(observe(views), one([20, 20, 40, 40]), [], mask_threshold=0.7).safe.any()
+
+
+def test_boxes_of_a_single_mask_are_in_clusters_of_their_own():
+    masks = keep(100, 100, [[0, 0, 50, 100]])
+    views = Detections([[0, 0, 9, 9], [20, 20, 40, 40], [60, 60, 80, 80]], [0.75, 0.5, 0.75], [0, 0, 0])
+    found = prune(Observation(100, 100, masks, NOTHING, [views]), mask_threshold=0.7, evidence_threshold=0.25)
+    assert found.xyxy.tolist() == [[0, 0, 9, 9], [60, 60, 80, 80]]
+    none = Observation(100, 100, keep(100, 100, []), views, [])
+    assert prune(none, base_threshold=0.6) == views[[0, 2]]

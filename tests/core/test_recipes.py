@@ -21,6 +21,7 @@ SHARES = st.floats(0.001, 1)
         (Pairs(10), "pairs:10"),
         (Bands(0.01), "bands:0.01"),
         (Bands(0.02, 2.0, 0.5), "bands:0.02,aspect=2.0,spacing=0.5"),
+        (Bands(1.0), "bands:100%"),
         (Halves(10) + Bands(0.01), "halves:10+bands:0.01"),
         (Windows(1 / 2, step=1 / 4), "windows:1/2"),
         (Windows(1 / 3, 0.25), "windows:1/3,step=1/4"),
@@ -73,6 +74,9 @@ def test_every_fraction_survives_the_text(first, second, denominator):
         ("windows:1/0", "share must be a fraction such as 1/3 or 0.25"),
         ("windows:1e-3", "share must be a fraction such as 1/3 or 0.25"),
         ("windows:1/2,step=0", "step of windows must be above 0"),
+        ("windows:1/2,step=3/2", "step of windows must be above 0 and at most 1: got 3/2"),
+        ("bands:1%,area=1%=2", "a patch area must be a share of the image such as 1% or 0.01: got '1%=2'"),
+        ("x" * 99, f"cannot read the masks '{'x' * 80}': write"),
         ("windows:1/2,step=1/1001", "a denominator of at most 1,000"),
         ("", "cannot read the masks ''"),
     ],
@@ -274,3 +278,9 @@ def test_a_share_is_the_fraction_that_was_meant(value, expected):
 def test_what_is_no_such_fraction_is_refused(value):
     with pytest.raises(ObjectSeekerError, match=r"share must be a fraction such as 1/3 or 0\.25"):
         Windows(value)
+
+
+def test_bands_are_at_least_a_pixel_apart():
+    removed = Bands(0.01, 1.0, 0.01).masks(20, 20).removed[:, 0]
+    assert removed[:3].tolist() == [[0, 0, 2, 20], [1, 0, 3, 20], [2, 0, 4, 20]]
+    assert len(removed) == 2 * 19

@@ -176,6 +176,8 @@ def test_a_single_image_is_refused():
         (lambda: parse_recipe("rolling:8,area=1%:halves:3"), "rolling:8,area=1%"),
         (lambda: parse_recipe("rolling:8,patch=big:halves:3"), "big"),
         (lambda: parse_recipe("rolling:x:halves:3"), "rolling:x"),
+        (lambda: parse_recipe("rolling:2,patch=1%=2:halves:3"), "got '1%=2'"),
+        (lambda: parse_recipe("rolling:" + "x" * 99), f"cannot read the masks 'rolling:{'x' * 72}': write"),
         (lambda: parse_recipe("share:1:halves:3"), "share:1:halves"),
         (lambda: parse_recipe("rolling:8:pairs:3"), "pairs:3"),
     ],

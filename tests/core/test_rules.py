@@ -98,8 +98,9 @@ def test_only_a_mask_threshold_below_the_base_threshold_is_warned_of():
         warnings.simplefilter("error")
         Rule(base_threshold=0.5, mask_threshold=0.5)
         Rule(base_threshold=0.5, mask_threshold=0.75)
-    with pytest.warns(UserWarning, match=r"mask_threshold 0.25 is below base_threshold 0.5"):
+    with pytest.warns(UserWarning, match=r"mask_threshold 0.25 is below base_threshold 0.5") as warned:
         Rule(base_threshold=0.5, mask_threshold=0.25)
+    assert [one.filename for one in warned] == [__file__]
 
 
 @pytest.mark.parametrize(
@@ -215,3 +216,26 @@ def test_what_is_asked_of_a_rule_reaches_its_proofs():
         assert rule.certify_jointly(seen, corner, anywhere, **options).count == proven
         ((proof,),) = rule.object_proofs(seen, corner, **options)
         assert proof.safe.all() == proven
+
+
+def test_the_defaults_are_those_that_are_documented():
+    assert Rule().settings() == {
+        "base_threshold": 0.5,
+        "mask_threshold": 0.7,
+        "filter_ioa": 0.6,
+        "classwise": True,
+        "evidence_threshold": None,
+        "evidence_power": 1.0,
+        "edge_factor": 1.0,
+        "cluster_distance": 0.1,
+        "support_threshold": 0.2,
+        "support_fit": "iou",
+        "support_overlap": 0.3,
+    }
+    assert (Rule().name, Rule(evidence_threshold=0.5).name, IouRule().name) == ("paper", "evidence", "IoU")
+
+
+def test_an_edge_factor_of_0_leaves_nothing_of_the_score_of_a_box_that_is_cut():
+    seen = observe([one([50, 20, 70, 40], 0.75), one([50, 60, 70, 80], 0.5)])  # lines at 50
+    for factor, scores in ((0.0, [0, 0.5]), (0.5, [0.375, 0.5]), (1.0, [0.75, 0.5])):
+        assert Rule(edge_factor=factor).discounted_scores(seen).tolist() == scores

@@ -9,7 +9,7 @@ from cases import pairs, prune
 
 from objectseeker import Detections, Halves, ObjectSeeker, Observation, Pairs, Patch, Rule
 from objectseeker.core.masks import DEFAULT_FILL
-from objectseeker.core.seeker import detect_views, keep_successful_views
+from objectseeker.core.seeker import detect_all_views, detect_views, keep_successful_views
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import load_detector
 from objectseeker.errors import ObjectSeekerError
@@ -485,13 +485,14 @@ def test_views_of_a_batch_that_fails_are_filled_as_others_are():
     assert [int(view[0, 0, 0]) for view in padding[-3:]] == [7, 7, 7]
 
 
-def test_a_detector_that_gives_more_results_than_images_is_an_error():
+@pytest.mark.parametrize("extra", [[Detections.empty()], []])
+def test_a_detector_that_gives_more_results_than_images_is_an_error(extra):
     class Extra(AheadByOne):
         def detect_views_of(self, images, value):
             yield from super().detect_views_of(images, value)
-            yield [Detections.empty()]
+            yield extra
 
-    with pytest.raises(ObjectSeekerError, match="must return 0 results for 0 views: got 1"):
+    with pytest.raises(ObjectSeekerError, match="results for every image once: got more"):
         ObjectSeeker(Extra(), Rule(), masks=Halves(1)).observe([scene()[0]])
 
 
@@ -549,3 +550,18 @@ def test_what_cannot_be_defended_is_an_error(settings, message):
 def test_the_defaults_are_those_that_are_documented():
     seeker = ObjectSeeker(bright_box, Rule())
     assert (seeker.masks, seeker.fill, seeker.batch_size) == (Halves(30), 114, 8)
+
+
+def test_views_are_shown_in_batches_of_eight_and_filled_gray_unless_told_otherwise():
+    shown = []
+
+    def record(images):
+        shown.append([int(image[-1, -1, 0]) for image in images])
+        return [Detections.empty() for _ in images]
+
+    image, masks = np.zeros((20, 30, 3), np.uint8), Halves(1).masks(30, 20)
+    assert len(detect_views(record, image, masks)) == 5
+    assert len(next(iter(detect_all_views(record, [(image, masks)])))) == 5
+    assert len(detect_views(record, image, masks, value=9, batch_size=5)) == 5
+    gray = [0, 0, 0, 114, 114]  # the image, and without its left, top, right and bottom half
+    assert shown == [gray + [114] * 3, gray + [114] * 3, [0, 0, 0, 9, 9]]

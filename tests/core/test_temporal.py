@@ -313,6 +313,7 @@ def test_unions_are_cut_into_few_rectangles():
     assert temporal._simplify(some).tolist() == [[0, 0, 4, 4], [2, 2, 6, 3]]
     assert temporal._simplify(some[2:4]).tolist() == []
     assert temporal._simplify(some[1:2]).tolist() == [[1, 1, 4, 4]]
+    assert temporal._simplify(some[:2]).tolist() == [[0, 0, 4, 4]]
     assert temporal._disjoint(some[[0, 5]]).tolist() == [[0, 0, 4, 4], [5, 2, 6, 3]]
     assert temporal._disjoint(np.array([[0, 0, 0, 0], [2, 3, 2, 3], [1, 3, 1, 3]])).tolist() == [
         [0, 0, 0, 0],

@@ -88,14 +88,15 @@ def test_an_area_has_ascii_digits_and_one_meaning(text):
 def test_areas_are_shares_of_the_image():
     for text, area in (("1%", 0.01), ("100%", 1.0), ("0.5", 0.5), (" 2.5% ", 0.025), ("1e-3", 0.001)):
         assert parse_area(text) == Patch(text).area == area
-    for text in ("0", "0%", "101%", "1.5", "-1%", "1.0", "x", "", "1%x", "nan"):
+    for text in ("0", "0%", "101%", "1.5", "-1%", "1.0", "x", "x%", "%", "", "1%x", "nan"):
         with pytest.raises(ObjectSeekerError, match=r"a patch area must be a share of the image such as 1% or 0\.01"):
             parse_area(text)
 
 
 def test_a_bare_1_is_warned_of():
-    with pytest.warns(UserWarning, match="is the whole image"):
+    with pytest.warns(UserWarning, match="is the whole image") as warned:
         assert Patch(1).area == 1
+    assert [one.filename for one in warned] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Patch(1.0).area == 1

@@ -222,6 +222,9 @@ def test_a_box_that_is_not_finite_is_dropped_and_the_others_stay():
     assert detector.names == ("a", "1", "c")
     detector.model = lambda batch: [SimpleNamespace(boxes=boxes, labels=labels, scores=scores)]
     assert detector([np.zeros((40, 10, 3), np.uint8)]) == [Detections([[1, 1, 5, 5], [2, 2, 6, 6]], [0, 1], [0, 2])]
+    weak = [[0.05, 0.01], [0.0, 0.0]]  # scores by class
+    detector.model = lambda batch: [SimpleNamespace(boxes=boxes[:4:3], labels=[0, 0], scores=weak)]
+    assert detector([np.zeros((40, 10, 3), np.uint8)])[0].score.tolist() == [0.05, 0.0]
     detector.model = lambda batch: [SimpleNamespace(boxes=[], labels=[], scores=[])]
     assert detector([np.zeros((40, 10, 3), np.uint8)]) == [Detections.empty()]
     assert MaiteDetector(SimpleNamespace(metadata={"id": "m"})).names == ()

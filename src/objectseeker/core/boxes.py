@@ -161,9 +161,9 @@ def _as_float_array(values: npt.ArrayLike, name: str) -> Floats:
 
 def _as_label_array(values: npt.ArrayLike) -> Ints:
     numbers = _as_float_array(values, "label")
-    labels = np.where(np.isfinite(numbers), numbers, 0.5).astype(np.int64) if numbers.size else np.empty(0, np.int64)
+    labels = np.where(np.isfinite(numbers), numbers, 0.5).astype(np.int64)
     _reject_rows(numbers.ravel(), (labels != numbers).ravel(), "a label must be a whole number")
-    return labels.reshape(numbers.shape) if numbers.size else labels
+    return labels
 
 
 def _reject_rows(values: Floats, bad: Any, rule: str) -> None:

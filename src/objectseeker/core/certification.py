@@ -152,12 +152,10 @@ class ObjectProof:
         if self.stars is not None:
             proving[self.stars.center] = True
         views = np.flatnonzero(proving)
-        removes = np.zeros((0, len(self.masks)), np.bool_)
-        if len(views):
-            hardest = classes.hardest(grids, views)
-            hardest = hardest[minimal_sets(contained_sets(hardest))] if len(hardest) <= MAX_COMPARED else hardest
-            removes = np.zeros((len(hardest), len(self.masks)), np.bool_)
-            removes[:, views] = hardest
+        hardest = classes.hardest(grids, views)
+        hardest = hardest[minimal_sets(contained_sets(hardest))] if len(hardest) <= MAX_COMPARED else hardest
+        removes = np.zeros((len(hardest), len(self.masks)), np.bool_)
+        removes[:, views] = hardest
         reach = (~removes).sum(axis=0)  # how many classes touch a view
         steps = 0
 

@@ -61,8 +61,8 @@ class MaiteModel:
     metadata: dict[str, Any]
     label_map: LabelMap
     labels: tuple[int, ...]  # the label that is returned for each dataset class of the label map
-    patches: tuple[Patch, ...] = ()
-    white: float = 1.0
+    patches: tuple[Patch, ...]
+    white: float
 
     def __call__(self, batch: Sequence[Any]) -> list[MaiteTarget]:
         """Detect in a batch of images, C x H x W."""
@@ -90,10 +90,10 @@ class MaiteModel:
 def to_maite_model(
     seeker: ObjectSeeker,
     *,
-    index2label: Mapping[int, str] | None = None,
-    class_map: Mapping[str, str] | None = None,
-    patches: Patch | Sequence[Patch] = (),
-    white: float = 1.0,
+    index2label: Mapping[int, str] | None,
+    class_map: Mapping[str, str] | None,
+    patches: Patch | Sequence[Patch],
+    white: float,
 ) -> MaiteModel:
     """Return the defended detector as a MAITE Model; `ObjectSeeker.as_maite` documents the arguments."""
     names = tuple(getattr(seeker.detector, "names", ()))

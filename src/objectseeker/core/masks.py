@@ -133,8 +133,6 @@ class Masks:
         first = first[:, None]
         start, end = self.rectangle[:, axis::2].T
         apart = (first + length <= start) | (first >= end)
-        if not self.has_bands:
-            return np.asarray(apart)
         inside = (first >= start) & (first + length <= end) & self.along[:, axis]
         return np.asarray(np.where(self.is_band, inside, apart))
 

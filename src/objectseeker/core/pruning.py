@@ -94,13 +94,12 @@ def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
 
 def cluster_evidence(cluster: Ints, mask_of: Ints, evidence: Floats, masks: int) -> Floats:
     """Return per cluster the sum over masks, in their order, of the strongest evidence of their boxes."""
-    view, first = np.unique(
-        cluster * max(masks, 1) + mask_of, return_inverse=True
-    )  # a view of a cluster: its boxes of one mask
+    # a view of a cluster: its boxes of one mask
+    view, first = np.unique(cluster * masks + mask_of, return_inverse=True)
     best = np.zeros(len(view))
     np.maximum.at(best, first, evidence)
     count = int(cluster.max(initial=-1)) + 1
-    return np.bincount(view // max(masks, 1), weights=best, minlength=count).astype(np.float64)
+    return np.bincount(view // masks, weights=best, minlength=count).astype(np.float64)
 
 
 def unionize(boxes: Detections, cluster: Ints) -> Detections:

@@ -403,7 +403,9 @@ def detect_all_views(
         batch_size = 1 if getattr(detector, "one_by_one", False) else batch_size
         rows = (_detect_filled(detector, image, removed, value, batch_size) for image, removed in given())
     for row in rows:
-        found = _require_results(row, counts.popleft() if counts else 0, "views")
+        if not counts:
+            raise ObjectSeekerError("the detector must return results for every image once: got more")
+        found = _require_results(row, counts.popleft(), "views")
         yield _drop_unknown_labels(found, getattr(detector, "names", ()))
     if counts:
         raise ObjectSeekerError(
@@ -468,7 +470,7 @@ def _drop_unknown_labels(found: list[Detections], names: object) -> list[Detecti
     """Drop the boxes whose label is not a class; raise an error if that leaves none of them."""
     known = len(names) if isinstance(names, tuple | list) else 0
     end = known or LARGEST_LABEL
-    every = np.concatenate([boxes.label for boxes in found]) if found else np.empty(0, np.int64)
+    every = np.concatenate([boxes.label for boxes in found])
     labels = every[(every < 0) | (every >= end)]  # of all views at once: most images have none
     if not len(labels):
         return found

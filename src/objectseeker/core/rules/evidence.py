@@ -80,7 +80,7 @@ class Rule(PruningRule):
             warnings.warn(
                 f"mask_threshold {self.mask_threshold!r} is below base_threshold {self.base_threshold!r}: masks then "
                 "add boxes that the detector itself does not output",
-                stacklevel=4,
+                stacklevel=3,
             )
         if self.cluster_distance == 1:  # boxes that share no area would be neighbors
             raise ObjectSeekerError(f"cluster_distance must be below 1: got {self.cluster_distance!r}")
