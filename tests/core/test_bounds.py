@@ -114,6 +114,37 @@ def test_exact_certifies_what_paper_cannot():
     assert fast(m, corner, 0.6, "exact") > fast(m, corner, 0.6, "paper")
 
 
+def exact_with_margin(m, g, filter_ioa):
+    """The bound as defined, in fractions: of each margin and of the filter, MARGIN is given to the attacker."""
+    e, (wide, tall) = Fraction(MARGIN), (Fraction(m[2]) - Fraction(m[0]), Fraction(m[3]) - Fraction(m[1]))
+    w, h = (max(min(m[i + 2], g[i + 2]) - max(m[i], g[i]), 0) for i in (0, 1))
+    a, b = (Fraction(max(g[i] - m[i], m[i + 2] - g[i + 2], 0)) for i in (0, 1))
+    a, b, f = a + e * wide, b + e * tall, Fraction(filter_ioa) - e
+    c = f * wide * tall
+
+    def left(u):
+        return max(min(u - a, w), 0) * max(min(c / u - b, h), 0)
+
+    widths = [f * wide, wide, a, a + w, c / b, c / (b + h)]
+    return min(left(u) for u in widths if f * wide <= u <= wide) / ((g[2] - g[0]) * (g[3] - g[1]))
+
+
+@pytest.mark.parametrize("filter_ioa", [0.5, 0.6, 0.75, 0.9])
+def test_every_margin_of_the_exact_bound_is_given_to_the_attacker(filter_ioa):
+    """Where the paper's bound is lower, so that it does not hide them."""
+    compared, rng = 0, np.random.default_rng(0)
+    for _ in range(200):
+        m = [int(v) for v in np.sort(rng.integers(0, 30, (2, 2)), axis=0).ravel()]
+        g = [int(v) for v in np.sort(rng.integers(0, 30, (2, 2)), axis=0).ravel()]
+        if min(m[2] - m[0], m[3] - m[1], g[2] - g[0], g[3] - g[1]) < 1:
+            continue
+        expected = float(exact_with_margin(m, g, filter_ioa))
+        if fast(m, g, filter_ioa, "paper") < expected - 1e-6:
+            compared += expected > 0
+            assert fast(m, g, filter_ioa, "exact") == pytest.approx(expected, abs=1e-12)
+    assert compared > 10
+
+
 def test_boxes_without_area_or_margin_raise_no_warning():
     degenerate = np.array([[3.0, 3, 3, 9], [3, 3, 9, 3], [3, 3, 3, 3], [0, 0, 10, 10]])
     with warnings.catch_warnings():

@@ -158,3 +158,24 @@ def test_one_or_two_patches_are_decided_without_a_search(monkeypatch):
     assert [proof.certifies(everywhere, (3, 3), count) for count in (1, 2, 3)] == [True, True, True]
     monkeypatch.setattr(certification, "MAX_SEARCH", 0)
     assert [proof.certifies(everywhere, (3, 3), count) for count in (1, 2, 3)] == [True, True, False]
+
+
+def test_views_inside_that_may_prove_an_object_together_are_asked_for_their_proof():
+    """None of them is sufficient on its own; of two objects one has no such view, and needs no proof."""
+    masks = keep(100, 100, [[20, 20, 80, 80]])
+    objects, safe_lines = np.array([[30.0, 30, 70, 70], [0, 0, 9, 9]]), np.array([[0, 0, 100, 100]] * 2)
+    asked = []
+
+    def proof_of(n):
+        asked.append(n)
+        return ObjectProof(masks, np.array([n == 0]))
+
+    outside = Patch(location="outside")
+    far = Patch(0.01, location="over", with_outside=True)
+    alone, together = np.array([False, False]), np.array([True, False])
+    certified, vacuous = decide(
+        safe_lines, objects, 100, 100, [outside, far], proof_of, lambda grown: (alone, together), beyond_lines=False
+    )
+    assert certified.tolist() == [[True, False], [False, False]]
+    assert not vacuous.any()
+    assert set(asked) == {0}

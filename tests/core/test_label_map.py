@@ -50,3 +50,7 @@ def test_names_of_one_set_are_their_own():
     same = LabelMap.from_names(("a", "b"))
     assert (same.detector_names, same.dataset_names, same.dataset_labels.tolist()) == (("a", "b"), ("a", "b"), [0, 1])
     assert same.map_to_dataset(boxes(1, 0)) == boxes(1, 0)
+
+
+def test_no_names_are_no_labels():
+    assert LabelMap.from_names(()).map_to_dataset(Detections.empty()) == Detections.empty()

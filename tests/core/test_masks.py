@@ -145,3 +145,11 @@ def test_no_masks_and_masks_of_both_kinds():
     ]
     with pytest.raises(ObjectSeekerError, match=r"rectangle \[3, 0, 3, 6\] is not a part of a 10x6 image"):
         keep(10, 6, [[2, 0, 5, 6], [3, 0, 3, 6]])
+
+
+def test_every_mask_of_several_has_to_be_one():
+    both = np.array([[2, 0, 5, 6], [2, 1, 5, 4]])
+    with pytest.raises(ObjectSeekerError, match=r"rectangle \[2, 1, 5, 4\] is not a band across a 10x6 image"):
+        Masks(10, 6, both, np.array([True, True]))
+    with pytest.raises(ObjectSeekerError, match=r"rectangle \[0, 0, 10, 6\] is not a part of a 10x6 image"):
+        keep(10, 6, [[2, 1, 5, 4], [0, 0, 10, 6]])

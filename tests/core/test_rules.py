@@ -11,8 +11,9 @@ from cases import NOTHING, halves, observe, one
 from objectseeker import Detections, IouRule, ObjectSeekerError, Observation, Patch, Rule
 from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, lower_bound
 from objectseeker.core.fabrication import SupportCriteria
+from objectseeker.core.masks import strips
 from objectseeker.core.rules import PruningRule, register_rule, registered_rules, rule_from_dict, rule_setting_names
-from objectseeker.core.rules.iou import iou_lower_bound, select_masked, with_filter_iou
+from objectseeker.core.rules.iou import iou_lower_bound, non_overlapping, select_masked, with_filter_iou
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,3 +240,12 @@ def test_an_edge_factor_of_0_leaves_nothing_of_the_score_of_a_box_that_is_cut():
     seen = observe([one([50, 20, 70, 40], 0.75), one([50, 60, 70, 80], 0.5)])  # lines at 50
     for factor, scores in ((0.0, [0, 0.5]), (0.5, [0.375, 0.5]), (1.0, [0.75, 0.5])):
         assert Rule(edge_factor=factor).discounted_scores(seen).tolist() == scores
+
+
+def test_a_box_beyond_either_line_of_a_band_is_clear_of_it():
+    """Of more than 5 % of the axis: 5 of 100 columns, 2.5 of 50 rows."""
+    columns, rows = strips(100, 50, [(40, 60)], []), strips(100, 50, [], [(20, 30)])
+    boxes = np.array([[65, 0, 80, 9], [65.5, 0, 80, 9], [0, 0, 35, 9], [0, 0, 34.5, 9], [0, 0, 80, 9], [45, 0, 50, 9]])
+    assert non_overlapping(boxes, np.zeros(6, int), columns).tolist() == [False, True, False, True, False, False]
+    turned = boxes[:, [1, 0, 3, 2]] / 2
+    assert non_overlapping(turned, np.zeros(6, int), rows).tolist() == [False, True, False, True, False, False]

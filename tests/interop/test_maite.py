@@ -263,7 +263,8 @@ def test_a_model_has_the_classes_the_scale_and_the_patches_it_is_given(theirs):
         defended(theirs).as_maite(index2label={3: "dark", 7: "lit"})
     plain = defended(theirs).as_maite()
     assert (plain.labels, plain.white, plain.patches, plain.metadata["index2label"]) == ((0,), 1.0, (), {0: "bright"})
-    assert plain([image])[0].certificates is None
+    (found,) = plain([image])
+    assert (found.labels.tolist(), found.certificates) == ([0], None)
     assert defended(theirs).as_maite(patches=Patch()).patches == (Patch(),)
 
 

@@ -28,7 +28,7 @@ class LabelMap:
 
     def map_to_dataset(self, boxes: Detections) -> Detections:
         """Return boxes with the dataset's labels, without those of classes that it does not have."""
-        label = self.dataset_labels[boxes.label] if len(boxes) else boxes.label
+        label = self.dataset_labels[boxes.label]
         kept = label >= 0
         return Detections(boxes.xyxy[kept], boxes.score[kept], label[kept])
 

@@ -71,7 +71,7 @@ class MaiteModel:
     def _target(self, image: Image) -> MaiteTarget:
         defended = self.seeker.defend(image)
         found, base = defended.detections, len(defended.base)
-        index = self.label_map.dataset_labels[found.label] if len(found) else found.label
+        index = self.label_map.dataset_labels[found.label]
         kept = np.flatnonzero(index >= 0)
         certificates = None
         if self.patches:

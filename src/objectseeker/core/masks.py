@@ -202,7 +202,7 @@ def _removed_strips(rectangle: Ints, is_band: Bools, is_line: Bools, whole: Ints
     strips[is_band, 0] = rectangle[is_band]
     full = strips.any(axis=2)
     order = np.argsort(~full, axis=1, kind="stable")  # empty ones last
-    columns = max(int(full.sum(axis=1).max(initial=1)), 1)
+    columns = int(full.sum(axis=1).max(initial=1))
     return np.take_along_axis(strips, order[..., None], axis=1)[:, :columns]
 
 

@@ -98,14 +98,11 @@ def cluster_evidence(cluster: Ints, mask_of: Ints, evidence: Floats, masks: int)
     view, first = np.unique(cluster * masks + mask_of, return_inverse=True)
     best = np.zeros(len(view))
     np.maximum.at(best, first, evidence)
-    count = int(cluster.max(initial=-1)) + 1
-    return np.bincount(view // masks, weights=best, minlength=count).astype(np.float64)
+    return np.bincount(view // masks, weights=best).astype(np.float64)
 
 
 def unionize(boxes: Detections, cluster: Ints) -> Detections:
     """The bounding box of every cluster, with the score and label of the cluster's best box."""
-    if not len(boxes):
-        return Detections.empty()
     order = np.lexsort((-boxes.score, cluster))
     first = np.flatnonzero(np.diff(cluster[order], prepend=-1))
     xyxy = boxes.xyxy[order]
