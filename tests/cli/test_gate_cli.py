@@ -259,6 +259,12 @@ def test_a_refuted_certificate_exits_with_3(workplace):
         ("found_defended", 1, "must be true or false: got 1"),
         ("box", [1, 2, True, 4], "must be a number: got True"),
         ("object", 0.5, "must be a whole number: got 0.5"),
+        (
+            "effects",
+            {"undefended": {"object": "gone", "fabricated": 0}, "defended": None},
+            "one of the documented values: got .gone.",
+        ),
+        ("effects", {"undefended": {"object": "found", "fabricated": 0.5}, "defended": None}, "whole number: got 0.5"),
     ],
 )
 def test_a_flag_that_is_neither_true_nor_false_is_no_survival(workplace, key, value, message):
@@ -266,6 +272,35 @@ def test_a_flag_that_is_neither_true_nor_false_is_no_survival(workplace, key, va
     with pytest.raises(
         ObjectSeekerError, match=rf"attack\.json: objects\[0\]\.{key}.* {message}: name an attack\.json"
     ):
+        call("gate", "run", "--policy", "easy.toml", *GATE, "--attack-results", "attack.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class_name": "bright"}, "unknown key 'class_name'"),
+        ({"object": -1}, "object must be at least 0: got -1"),
+        ({"leaking_views": -1}, "leaking_views must be at least 0"),
+        ({"box": [9, 9, 1, 1]}, "a box needs x1 <= x2"),
+        ({"box": [0, 0, 1e300, 1]}, "too large"),
+        ({"effects": {"undefended": None, "defended": {"object": "found", "fabricated": -1}}}, "fabricated must be at"),
+        ({"guarantee_broken": False}, "guarantee_broken must be true where a certified object was hidden"),
+        ({"guarantee_broken": False, "defended_survived": None, "vacuous": True}, "but the patch has positions"),
+    ],
+)
+def test_an_attack_that_contradicts_itself_or_the_run_is_rejected(workplace, changes, message):
+    attack_json(workplace, False, **changes)
+    with pytest.raises(ObjectSeekerError, match=message):
+        call("gate", "run", "--policy", "easy.toml", *GATE, "--attack-results", "attack.json")
+
+
+def test_an_attack_on_the_patch_and_the_outside_is_rejected(workplace):
+    """None draws both, and no certificate of a policy is about both."""
+    attack_json(workplace, False)
+    content = json.loads((workplace / "attack.json").read_text())
+    content["patch"]["with_outside"] = True
+    (workplace / "attack.json").write_text(json.dumps(content))
+    with pytest.raises(ObjectSeekerError, match="with_outside must be false"):
         call("gate", "run", "--policy", "easy.toml", *GATE, "--attack-results", "attack.json")
 
 

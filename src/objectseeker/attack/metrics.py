@@ -9,10 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from objectseeker import codec
 from objectseeker.attack.pipeline import ATTACKED_SYSTEMS
+from objectseeker.core.boxes import Detections
 from objectseeker.core.threats import Patch
 from objectseeker.defense import BATCH, Defense, spec_without_path
 from objectseeker.errors import ObjectSeekerError
@@ -160,6 +161,26 @@ def recall_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttackEffect:
+    """The effect of a patch on one detector: on the object, and the number of fabricated boxes."""
+
+    object: Literal["found", "misclassified", "disappeared"]
+    fabricated: int
+
+    def __post_init__(self) -> None:
+        if self.fabricated < 0:
+            raise ObjectSeekerError(f"fabricated must be at least 0: got {self.fabricated!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackEffects:
+    """The effects on both detectors; None where one was not attacked."""
+
+    undefended: AttackEffect | None
+    defended: AttackEffect | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttackedObject:
     """An object in attack.json.
 
@@ -173,6 +194,7 @@ class AttackedObject:
     guarantee_broken: bool
     found_defended: bool
     defended_survived: bool | None
+    effects: AttackEffects
     certified: bool = False
     vacuous: bool = False
     found_undefended: bool = False
@@ -182,9 +204,14 @@ class AttackedObject:
     skip_reason: dict[str, str | None] | None = None
     attack_on_undefended: dict[str, Any] | None = None
     attack_on_defended: dict[str, Any] | None = None
-    effects: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        Detections([self.box], [1], [0])  # rejects an impossible box
+        for name in ("object", "leaking_views"):
+            if getattr(self, name) < 0:
+                raise ObjectSeekerError(f"{name} must be at least 0: got {getattr(self, name)!r}")
+        if self.certified and self.defended_survived is False and not self.guarantee_broken:
+            raise ObjectSeekerError("guarantee_broken must be true where a certified object was hidden: got false")
         if self.defended_survived is None and self.found_defended and not self.vacuous:
             raise ObjectSeekerError("defended_survived must be true or false for an object that is found: got null")
 
@@ -205,6 +232,12 @@ class AttackFile:
     summary: dict[str, Any] | None = None
     recall: dict[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if self.patch.with_outside:
+            raise ObjectSeekerError(
+                "patch.with_outside must be false: got true. No attack draws patches and the outside"
+            )
+
 
 def read_attack(path: Path) -> tuple[AttackFile, list[dict[str, Any]]]:
     """Read an attack.json, and its objects as plain values; a flag must be true or false.
@@ -222,6 +255,8 @@ def read_attack(path: Path) -> tuple[AttackFile, list[dict[str, Any]]]:
         raise ObjectSeekerError(f"not an attack.json: got {path}. Name one that objectseeker attack wrote.")
     if (goal := content.get("goal", HIDE)) != HIDE:
         raise ObjectSeekerError(f"{path} must be of an attack that hides objects: got goal {goal!r}. Attack with hide.")
+    if any("class_name" in row for row in rows):
+        raise ObjectSeekerError(f"{path} has an unknown key 'class_name': {advice}")
     stated = content | {"objects": [{"class_name" if key == "class" else key: row[key] for key in row} for row in rows]}
     return codec.from_plain(stated, AttackFile, str(path), fix=advice), rows
 

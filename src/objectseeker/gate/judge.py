@@ -601,10 +601,13 @@ def _refuted(release: Release) -> list[str]:
     objects = _object_numbers(measurements)
     for attack in release.attacks:
         certified = measurements.objects.certified_at(attack.threat, attack.patch.location)
+        vacuous = measurements.objects.vacuous_at(attack.threat, attack.patch.location)
         for row in attack.rows:
             n = objects.get(_row_key(row))
+            attacked = f"{attack.name}: {quote_plain(str(row['class']))} {row['object']} of {quote_plain(row['image'])}"
+            if n is not None and row.get("vacuous", False) and not vacuous[n]:
+                raise ObjectSeekerError(f"{attacked} is said to be vacuous, but the patch has positions. Attack again.")
             proven = n is not None and bool(certified[n])
             if row["guarantee_broken"] or (proven and row["defended_survived"] is False):
-                class_name, image = quote_plain(str(row["class"])), quote_plain(str(row["image"]))
-                refuted.append(f"{attack.name}: {class_name} {row['object']} of {image}")
+                refuted.append(attacked)
     return refuted

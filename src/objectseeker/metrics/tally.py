@@ -93,9 +93,12 @@ class ObjectRows(CountedRows):
     def certified_at(self, threat: ThreatModel, location: PatchLocation) -> Bools:
         return np.asarray(self.certified[threat][:, ALL_LOCATIONS.index(location)])
 
+    def vacuous_at(self, threat: ThreatModel, location: PatchLocation) -> Bools:
+        return np.asarray(self.vacuous[threat][:, ALL_LOCATIONS.index(location)])
+
     def vacuous_count(self, threat: ThreatModel, location: PatchLocation) -> int:
         """Count the objects that are certified only because no position is allowed."""
-        return int(self.count[self.vacuous[threat][:, ALL_LOCATIONS.index(location)]].sum())
+        return int(self.count[self.vacuous_at(threat, location)].sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
