@@ -185,3 +185,11 @@ def test_a_single_image_is_refused():
 def test_what_cannot_be_is_refused_by_name(make, said):
     with pytest.raises(ObjectSeekerError, match=said):
         make()
+
+
+@pytest.mark.parametrize("number", [1.5, 2.0, -1, True, "3", np.float64(1)])
+def test_the_number_of_a_frame_is_a_whole_number(number):
+    """Another one would be rounded to a share, and certificates over time depend on the share."""
+    with pytest.raises(ObjectSeekerError, match="the number of a frame must be a whole number of at least 0"):
+        recipe_for_frame(Rolling(Halves(4), 3), number)
+    assert recipe_for_frame(Rolling(Halves(4), 3), np.int64(5)) == Share(Halves(4), 2, 3)

@@ -447,6 +447,8 @@ class Rolling(Recipe):
 
     def recipe_for_frame(self, number: int) -> Share:
         """The recipe of frame `number` of a stream, counted from 0."""
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
+            raise ObjectSeekerError(f"the number of a frame must be a whole number of at least 0: got {number!r}")
         return Share(self.recipe, int(number) % self.frames, self.frames, self.area)
 
     def forward_passes(self, width: int, height: int) -> int:
