@@ -225,6 +225,23 @@ def test_a_head_that_lists_every_cell_of_a_small_input_is_not_yolox_with_one_cla
     assert infer_layout(rows, (128, 96), takes_sizes=False, exported_by_yolo=False) == "yolox"
 
 
+def test_metadata_that_is_not_utf8_is_one_sentence(tmp_path):
+    path = graph_of("yolov8", tmp_path, metadata={"names": "{0: 'zyx', 1: 'dog', 2: 'cow'}"})
+    content = path.read_bytes()
+    assert content.count(b"zyx") == 1
+    path.write_bytes(content.replace(b"zyx", b"z\x80x"))
+
+    with pytest.raises(ObjectSeekerError, match="must be UTF-8"):
+        load_detector(f"onnx:{path}")
+
+
+def test_a_graph_of_an_enormous_input_is_compared_without_making_its_grid():
+    """Its 2**28 x 8 cells would take 32 GB."""
+    for shapes in ([(1, 252, 37)], [(1, 5, 4), (1, 5, 3)]):
+        outputs = [GraphTensor(f"output{n}", shape, False) for n, shape in enumerate(shapes)]
+        infer_layout(outputs, (64, 2**31), takes_sizes=False, exported_by_yolo=False)
+
+
 def test_boxes_below_the_score_floor_are_not_returned(tmp_path):
     path = graph_of("detr", tmp_path)
 

@@ -146,7 +146,10 @@ class Graph:
 
     @property
     def metadata(self) -> dict[str, str]:
-        metadata: dict[str, str] = self.session.get_modelmeta().custom_metadata_map
+        try:
+            metadata: dict[str, str] = self.session.get_modelmeta().custom_metadata_map
+        except UnicodeDecodeError:
+            raise ObjectSeekerError(f"the metadata of {self.path} must be UTF-8. Export it again.") from None
         return metadata
 
     @property

@@ -7,7 +7,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from objectseeker.detectors.network.layouts import DISTANCES, NANODET_STRIDES, STRIDES, Array, Layout, grid
+from objectseeker.detectors.network.layouts import (
+    DISTANCES,
+    NANODET_STRIDES,
+    STRIDES,
+    Array,
+    Layout,
+    count_cells,
+    grid,
+)
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
 
@@ -119,7 +127,7 @@ def _infer_single_output(
     if size is not None:
         cells = sum((size[0] // stride) * (size[1] // stride) for stride in STRIDES)
         coarse_cells = (size[0] // 64) * (size[1] // 64)  # of a fourth scale that large YOLOv5 and YOLOR have
-        if rows == len(grid(size, NANODET_STRIDES)[0]) and columns is not None and columns > 4 * DISTANCES:
+        if rows == count_cells(size, NANODET_STRIDES) and columns is not None and columns > 4 * DISTANCES:
             return "nanodet"
         if rows == cells and columns != cells:
             # A head that lists its boxes lists every cell of a very small input, in rows like a YOLOX of one class.
@@ -166,7 +174,7 @@ def _follows(points: Array, middles: Array) -> bool:
 def _has_too_few_rows(outputs: Sequence[GraphTensor], size: Size | None) -> bool:
     """Return whether outputs list fewer boxes than the grid has cells: then they are not raw boxes."""
     rows = outputs[0].shape[1]
-    return size is not None and rows is not None and rows < len(grid(size)[0])
+    return size is not None and rows is not None and rows < count_cells(size, STRIDES)
 
 
 def _in_columns(ordered: Sequence[GraphTensor]) -> bool:

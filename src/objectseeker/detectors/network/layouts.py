@@ -246,6 +246,11 @@ def _grid_of_rows(name: str, rows: Array, size: Size, strides: tuple[int, ...]) 
     return cell, stride
 
 
+def count_cells(size: Size, strides: tuple[int, ...]) -> int:
+    """Return the number of cells of `grid`, which a graph may state a size too large to make for."""
+    return sum(-(-size[0] // stride) * -(-size[1] // stride) for stride in strides)
+
+
 @lru_cache(maxsize=16)
 def grid(size: Size, strides: tuple[int, ...] = STRIDES) -> tuple[Array, Array]:
     """Return column and row (A x 2) and stride (A x 1) of every grid cell, scale by scale, row by row.
