@@ -470,3 +470,13 @@ def test_a_pending_file_that_goes_while_a_run_is_opened_is_looked_for_again(tmp_
     monkeypatch.setattr(Path, "read_bytes", vanish_once)
     assert not open_run(parts[0].parents[1]).damaged
     assert gone
+
+
+def test_a_run_in_a_folder_whose_name_is_not_utf8_is_one_sentence(tmp_path):
+    folder = tmp_path / "\udcff"
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("the file system takes no such name")
+    with pytest.raises(ObjectSeekerError, match="the path of a run must be UTF-8"):
+        store(folder / "run", manifest([(9, 9)]))

@@ -85,7 +85,10 @@ class ImageIndex(IndexedSequence[DatasetImage]):
     """The entries of a file that `write_image_index` wrote, read on access, one row group at a time."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self._parquet = file, pq.ParquetFile(file)
+        try:
+            self.file, self._parquet = file, pq.ParquetFile(file)
+        except UnicodeEncodeError:
+            raise ObjectSeekerError(f"the path of a run must be UTF-8: got {file}. Choose another folder.") from None
         metadata = self._parquet.metadata
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._starts: list[int] = [0, *accumulate(rows)]
