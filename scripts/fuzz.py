@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fuzz_commands import Commands
 from fuzz_kinds import Annotations, Defenses, Graphs, Images, Kind, Stores, generator
-from fuzz_release import Attacks, Bundles, Policies
+from fuzz_release import Attacks, Bundles, Claims, Policies
 
 from objectseeker.errors import ObjectSeekerError
 
-EVERY_KIND = (Images, Annotations, Graphs, Stores, Defenses, Bundles, Policies, Attacks, Commands)
+EVERY_KIND = (Images, Annotations, Graphs, Stores, Defenses, Bundles, Policies, Attacks, Claims, Commands)
 KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in EVERY_KIND}
 MEMORY = 2 * 2**30  # bytes that a worker may have of its own
 MAX_SENTENCE_LENGTH = 1200  # characters: a message may name two long paths

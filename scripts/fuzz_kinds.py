@@ -242,7 +242,8 @@ class Defenses(Kind):
 
     def judge(self, made: Path) -> str | None:
         defense = Defense.load(made)
-        if defense.sha256 != self._whole.sha256 and "sha256" in json.loads(made.read_bytes()):
+        stated = json.loads(made.read_bytes()).get("sha256")  # null is none, as if it were not there
+        if defense.sha256 != self._whole.sha256 and stated is not None:
             return "a defense was changed and its checksum was not"
         json.dumps(defense.to_dict())
         width, height = SIZE

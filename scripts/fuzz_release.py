@@ -1,4 +1,4 @@
-"""Audit bundles, policies and attack files, edited (used by fuzz.py).
+"""Audit bundles, policies, attack files and claims, edited (used by fuzz.py).
 
 Most are read in this process, as the commands read them; every COMMAND_EVERY-th goes through the command line, for its
 exit code.
@@ -22,12 +22,13 @@ from fuzz_commands import run_command, sentence_of
 from fuzz_kinds import Kind
 from fuzz_mutations import Rng, pick, spoiled_bytes, spoiled_json, spoiled_text
 
-from objectseeker import Defense, ObjectSeekerError
+from objectseeker import Defense, ObjectSeekerError, codec
 from objectseeker.attack.metrics import read_attack, read_recall
 from objectseeker.core.boxes import Detections
 from objectseeker.gate import verify
 from objectseeker.gate.audit_bundle import MANIFEST, SOFTWARE, write_bundle
 from objectseeker.gate.policy import parse_policy
+from objectseeker.metrics.claim import TOLERANCE, Claim, check_claim
 from objectseeker.runs.run import checksum, open_run
 from objectseeker.runs.tables import PART_SCHEMA, decode_boxes, encode_boxes
 
@@ -227,6 +228,46 @@ class Attacks(Release):
                 return "a flag that is neither true nor false"
             if row["defended_survived"] is None and row["found_defended"] and not row.get("vacuous", False):
                 return "an object that is found and was not attacked"
+        return None
+
+
+class Claims(Release):
+    """A claim about the run, measured again."""
+
+    name = "claims"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        words = ["evaluate", "run", "--defense", "defense.json", "--claim", "mine.json"]
+        _expect(run_command(words), 0)
+        self._run = open_run(self.folder / "run")
+        self._content = (self.folder / "mine.json").read_bytes()
+        if differences := check_claim(Claim.load(self.folder / "mine.json"), self._run):
+            raise RuntimeError(f"the claim to spoil does not hold: {differences[0]}")
+        self._plain = json.loads(self._content)
+
+    def write(self, rng: Rng) -> Path:
+        file = self.folder / "mine.json"
+        if rng.random() < 0.8:
+            file.write_bytes(spoiled_json(rng, json.loads(self._content)))
+        else:
+            file.write_bytes(spoiled_bytes(rng, self._content))
+        return file
+
+    def judge(self, made: Path) -> str | None:
+        claim = Claim.load(made)
+        if differences := check_claim(claim, self._run):
+            raise ObjectSeekerError(f"rejected: {differences[0]}")
+        given = codec.to_plain(claim)
+        for key, value in self._plain.items():
+            if key not in ("format", "metrics", "defense") and value != given[key]:
+                return f"{key} was changed without a word"
+        for key, metric in self._plain["metrics"].items():
+            if any(abs(metric[end] - given["metrics"][key][end]) > TOLERANCE for end in metric):
+                return f"{key} was changed without a word"
+        schedule = {"threshold_schedule": None}  # one with the same curve makes the same claim
+        if self._plain["defense"] | schedule != given["defense"] | schedule:
+            return "the defense was changed without a word"
         return None
 
 

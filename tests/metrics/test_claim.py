@@ -86,6 +86,10 @@ def test_a_claim_with_one_changed_number_is_rejected(workplace):
         ({"price": 3}, "unknown key"),
         ({"images": "5"}, "images"),
         ({"name": "other"}, "claims to be 'other'"),
+        ({"images": 0}, "images must be at least 1"),
+        ({"objects": -1}, "objects must be at least 0"),
+        ({"forward_passes": -7}, "forward_passes must be at least 1"),
+        ({"dataset_sha256": "abc"}, "dataset_sha256 must be 64 hexadecimal digits"),
     ],
 )
 def test_what_is_no_claim_is_an_error(workplace, tmp_path, change, message):
@@ -93,6 +97,30 @@ def test_what_is_no_claim_is_an_error(workplace, tmp_path, change, message):
     (tmp_path / "mine.json").write_text(json.dumps(content))
     with pytest.raises(ObjectSeekerError, match=message):
         Claim.load(tmp_path / "mine.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"commands": ["rm -r ~"]}, "commands is claimed as"),
+        ({"dataset": "coco:other.json:images"}, "dataset is claimed as"),
+        ({"software": {}}, "software is claimed as"),
+    ],
+)
+def test_words_that_the_run_does_not_have_are_rejected(workplace, tmp_path, change, message):
+    content = json.loads((workplace / "claims" / "mine.json").read_text()) | change
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    code, said = check(workplace, tmp_path / "mine.json", "--run", "run")
+    assert (code, message in said) == (1, True), said
+
+
+def test_a_claim_states_its_whole_defense(workplace, tmp_path):
+    content = json.loads((workplace / "claims" / "mine.json").read_text())
+    for key in ("sha256", "fingerprint"):
+        content["defense"].pop(key)
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    code, said = check(workplace, tmp_path / "mine.json", "--run", "run")
+    assert (code, "defense is claimed as" in said) == (1, True), said
 
 
 def test_only_the_named_protocol_is_claimed(workplace):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 from objectseeker import codec
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense, spec_without_path
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.atomic import save_text
 from objectseeker.metrics.evaluation import Evaluation, evaluate
 from objectseeker.runs.manifest import DEFAULT_SIZE
@@ -26,6 +27,7 @@ from objectseeker.runs.run import Run
 FORMAT = 1
 PROTOCOL = "standard-1"
 TOLERANCE = 1e-6  # of a percentage: sums in another order may differ in the last digits
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,13 @@ class Claim:
             raise ObjectSeekerError(
                 f"protocol must be {PROTOCOL}: got {self.protocol!r}. Measure without other options."
             )
+        require_count(self.images, "images")
+        require_count(self.forward_passes, "forward_passes")
+        if self.objects < 0:
+            raise ObjectSeekerError(f"objects must be at least 0: got {self.objects!r}")
+        for name in ("dataset_sha256", "images_sha256"):
+            if _SHA256.fullmatch(getattr(self, name)) is None:
+                raise ObjectSeekerError(f"{name} must be 64 hexadecimal digits: got {getattr(self, name)!r}")
         for name, metric in self.metrics.items():
             if not metric.low <= metric.value <= metric.high:
                 raise ObjectSeekerError(f"metrics must lie in their intervals: got {metric} for {name!r}")
@@ -172,7 +181,10 @@ def check_claim(claim: Claim, run: Run) -> list[str]:
     found = make_claim(claim.name, run, evaluate(run, defense, fabrication=True))
     differences = [
         f"{key} is claimed as {getattr(claim, key)!r}, the run has {getattr(found, key)!r}"
-        for key in ("images", "objects", "dataset_sha256", "images_sha256", "detector", "forward_passes", "software")
+        for key in (
+            *("dataset", "images", "objects", "dataset_sha256", "images_sha256", "detector", "defense"),
+            *("forward_passes", "software", "commands"),
+        )
         if getattr(claim, key) != getattr(found, key)
     ]
     for key in sorted({*claim.metrics, *found.metrics}):
