@@ -1,14 +1,16 @@
-"""AP50 under attack: undefended, our defenses, other people's baselines, and compositions, in three steps.
+"""AP50 under attack: undefended, our defenses, other people's baselines, and compositions, step by step.
 
     python scripts/compare_defenses.py patches OUT --dataset voc:VOCdevkit:val --sample 150 --device cuda
     python scripts/compare_defenses.py observe OUT --yolox yolox_nano.onnx --processes 16
+    python scripts/compare_defenses.py time OUT --dataset voc:VOCdevkit:val --sample 20
     python scripts/compare_defenses.py table OUT
 
 `patches` trains one patch per attack on the built-in detector and writes the attacked images; against each baseline
 another one, through its filter, whose gradient is taken to be 1 (BPDA, Athalye et al. 2018). With
 `--nutnet n_13.pth` NutNet is one of the baselines. With `--yolox` the same attacks are trained on YOLOX-Nano, by the
 gradients of yolox_gradients.py. `observe` observes the clean and all attacked images with every detector; it resumes.
-`table` evaluates every pair and writes results.json and table.md.
+`time` measures what an image costs, all defenses in turn on each image. `table` evaluates every pair and writes
+results.json and table.md.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -37,9 +40,11 @@ from objectseeker.attack.universal import PatchTraining, Placement, load_placed_
 from objectseeker.attack.whitebox import straight_through
 from objectseeker.cli._settings import change_settings
 from objectseeker.core.masks import Image
+from objectseeker.core.recipes import parse_recipe
 from objectseeker.core.threats import ThreatModel
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.metrics.attacked import evaluate_attacked
+from objectseeker.runs.observe import select_images
 from objectseeker.text import to_markdown
 
 BASELINES = Path(__file__).parents[1] / "examples" / "baselines"
@@ -74,9 +79,11 @@ NAMES = {  # rows of the documentation: name and forward passes
     "yolox, paper's rule": ("YOLOX-Nano, paper's rule (.8/.5)", 37),
 }
 COLUMNS = {
-    **{"clean": "clean", "AP50 lost": "lost", "far 1 %": "far-1", "far 4 %": "far-4", "random 4 %": "random-4"},
-    **{"carried": "person-12", "own": "own", "certified far": "far", "close": "close", "over": "over"},
+    **{"ms per image": "ms", "clean": "clean", "AP50 lost": "lost", "far 1 %": "far-1", "far 4 %": "far-4"},
+    **{"random 4 %": "random-4", "carried": "person-12", "own": "own"},
+    **{"certified far": "far", "close": "close", "over": "over"},
 }
+TIMES = "times.json"
 ADAPTIVE_PLACE, ADAPTIVE_AREA = "random", 0.04
 
 
@@ -224,6 +231,26 @@ def observe(options: argparse.Namespace) -> None:
         list(pool.map(work, jobs))
 
 
+def measure_times(options: argparse.Namespace) -> None:
+    """Write times.json: the median milliseconds per image, by the names of the table."""
+    sys.path.insert(0, str(BASELINES))
+    calls: dict[str, Callable[[list[Image]], object]] = {}
+    for row in rows(options):
+        seeker = Defense.for_detector(row.detector, masks=parse_recipe(row.masks)).build()
+        calls[row.name] = seeker.detector
+        calls |= {f"{row.name}, {label}": seeker for label in row.defenses}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for entry in select_images(open_dataset(options.dataset), options.sample, options.seed):
+        image = entry.load()
+        for name, call in calls.items():
+            begin = time.perf_counter()
+            call([image])
+            seconds[name].append(time.perf_counter() - begin)
+    times = {name: round(1000 * float(np.median(values)), 1) for name, values in seconds.items()}
+    save_json(options.out / TIMES, times)
+    print(json.dumps(times, indent=1))
+
+
 def table(options: argparse.Namespace) -> None:
     """Evaluate every pair of clean and attacked runs; a pair that was evaluated is not evaluated again.
 
@@ -264,6 +291,9 @@ def table(options: argparse.Namespace) -> None:
         cells = {key: f"{entry[key]:.1f}" if key in entry else "-" for key in columns}
         verdict = f"{entry['certified_and_lost']} of {entry['certified_under_attack']}" if "far" in entry else "-"
         lines.append({"": name} | cells | {"certified and lost": verdict})
+    times = json.loads((options.out / TIMES).read_text()) if (options.out / TIMES).exists() else {}
+    for name in times.keys() & results.keys():
+        results[name]["ms"] = times[name]
     save_json(options.out / "results.json", results)
     save_data(options.data, [documented(name, results) for name in NAMES if name in results])
     save_text(options.out / "table.md", to_markdown(lines))
@@ -296,9 +326,12 @@ def evaluate_pair(job: tuple[Path, str, str, Path, float]) -> Path:
     return file
 
 
+STEPS = {"patches": patches, "observe": observe, "time": measure_times, "table": table}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("step", choices=("patches", "observe", "table"))
+    parser.add_argument("step", choices=STEPS)
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--dataset", help="images to attack, such as voc:VOCdevkit:val")
     parser.add_argument("--sample", type=int, default=150, help="number of images")
@@ -313,7 +346,7 @@ def main() -> None:
     if options.nutnet:
         os.environ["NUTNET_WEIGHTS"] = str(options.nutnet)
     options.out.mkdir(parents=True, exist_ok=True)
-    {"patches": patches, "observe": observe, "table": table}[options.step](options)
+    STEPS[options.step](options)
 
 
 if __name__ == "__main__":
