@@ -47,7 +47,7 @@ at_most = "50 %"
 slice = "light"
 [[require]]
 metric = "clean_recall"
-max_regression = "45 points"
+max_regression = "30 points"
 [[require]]
 metric = "detector_check"
 """

@@ -329,9 +329,8 @@ def _slice_result(
         interval = difference_interval((measured, tally), (measured, sides[1]), **options)
     else:
         interval = measured.interval(tally, **options)
-    if measured.with_unseen is not None and interval.known:
-        most = max(_most_boxes(requirement, side) for side in (sides if requirement.against_baseline else sides[:1]))
-        unseen = UnseenImages(partial(_worst_with_unseen, requirement, sides), most, requirement, policy)
+        if (worst := measured.with_unseen) is not None and interval.known:
+            unseen = UnseenImages(partial(worst, tally), _most_boxes(requirement, tally), requirement, policy)
     vacuous = 0
     if requirement.metric == "certified_recall":
         vacuous = tally.objects.vacuous_count(requirement.threat, requirement.location)
@@ -340,22 +339,12 @@ def _slice_result(
     return replace(result, slice=name, vacuous=vacuous, failure_examples=examples)
 
 
-def _worst_with_unseen(requirement: Requirement, sides: Sequence[Tally], share: float, boxes: int) -> float:
-    """Return the worst value of all images; against a baseline, the unseen ones are the best for it."""
-    bounds = metric_of(requirement).with_unseen
-    assert bounds is not None
-    worse = 0 if requirement.higher_is_better else 1
-    value = bounds(sides[0], share, boxes)[worse]
-    return value - bounds(sides[1], share, boxes)[1 - worse] if requirement.against_baseline else value
-
-
 @dataclass(frozen=True, slots=True)
 class UnseenImages:
     """Images that a sample may have missed: statistics bound their share, the policy their boxes.
 
     Attributes:
-        worst: Maps their share and how many boxes each has to the value of all images, if all of these boxes fail (and
-            none of the baseline's, if there is one).
+        worst: Maps their share and how many boxes each has to the value of all images, if all of these boxes fail.
         most_boxes: What one image of the sample has; an unseen one may have as many.
         requirement: What is required of the value.
         policy: Its confidence, and its bound on the boxes of an image.

@@ -49,7 +49,7 @@ class Metric:
         needs_objects: Images without objects have no part in it.
         trials: For a share of images that each succeed or fail: successes and trials, for an exact interval.
         with_unseen: Maps a tally, a share of all images that is unlike the tally's, and how many boxes each of these
-            has at most, to the lowest and the highest value of all images. None where nothing bounds it.
+            has at most, to the worst value of all images. None where nothing bounds it.
     """
 
     values: Callable[[Tally, Floats], Floats]
@@ -57,7 +57,7 @@ class Metric:
     lower: float = 0.0
     needs_objects: bool = False
     trials: Callable[[Tally], tuple[int, int]] | None = None
-    with_unseen: Callable[[Tally, float, int], tuple[float, float]] | None = None
+    with_unseen: Callable[[Tally, float, int], float] | None = None
 
     def value(self, tally: Tally) -> float:
         """Return the metric of all images; NaN if it is undefined."""
@@ -129,22 +129,19 @@ def with_unseen_objects(value: float, per_image: float, share: float, boxes: int
 Counts = Callable[[Tally], Floats | Ints]  # per image
 
 
-def _share(part: Counts, whole: Counts, *, needs_objects: bool = False) -> Metric:
-    """Return the share of a whole; in unseen images it is 0 or 100."""
+def _share(part: Counts, whole: Counts, *, unseen: float = 0.0, needs_objects: bool = False) -> Metric:
+    """Return the share of a whole; in unseen images it is `unseen`, 0 or 100: whichever is worse."""
 
     def values(tally: Tally, weights: Floats) -> Floats:
         return percent(weights @ part(tally), weights @ whole(tally))
 
-    def with_unseen(tally: Tally, share: float, boxes: int) -> tuple[float, float]:
+    def worst(tally: Tally, share: float, boxes: int) -> float:
         images = len(tally.ids)
         value = float(values(tally, np.ones((1, images)))[0])
         per_image = float(whole(tally).sum()) / images
-        return (
-            with_unseen_objects(value, per_image, share, boxes),
-            100 - with_unseen_objects(100 - value, per_image, share, boxes),
-        )
+        return abs(unseen - with_unseen_objects(abs(unseen - value), per_image, share, boxes))
 
-    return Metric(values, needs_objects=needs_objects, with_unseen=with_unseen)
+    return Metric(values, needs_objects=needs_objects, with_unseen=worst)
 
 
 def boxes_per_image(counts: Counts, **bounds: Any) -> Metric:
@@ -181,21 +178,17 @@ def _clean_recall(tally: Tally, weights: Floats) -> Floats:
     return macro_mean(percent(found, objects), objects)
 
 
-def _clean_recall_with_unseen(tally: Tally, share: float, boxes: int) -> tuple[float, float]:
-    objects, found = (tally.objects_per_class(holds).sum(axis=0) for holds in (None, tally.objects.found))
-    there = objects > 0
-    mean = (1 - share) * objects[there] / len(tally.ids)
-    recall = 100 * found[there] / objects[there]
-    return _lowest_mean(recall, mean, share * boxes), 100 - _lowest_mean(100 - recall, mean, share * boxes)
-
-
-def _lowest_mean(recall: Floats, mean: Floats, unseen: float) -> float:
+def _clean_recall_with_unseen(tally: Tally, share: float, boxes: int) -> float:
     """Give the unseen images the objects of those classes that lower the mean over classes most.
 
     A class with recall r and m objects per image drops to r·m / (m + x) if x further objects per image fail. The
     loss is concave in x, so the worst division of the objects has equal slopes r·m / (m + x)² wherever x > 0; the
     slope is found by bisection, and its lower end divides at least as many objects as there are.
     """
+    objects, found = (tally.objects_per_class(holds).sum(axis=0) for holds in (None, tally.objects.found))
+    there = objects > 0
+    mean = (1 - share) * objects[there] / len(tally.ids)
+    recall = 100 * found[there] / objects[there]
 
     def added(slope: float) -> Floats:
         return np.asarray(np.maximum(np.sqrt(recall * mean / slope) - mean, 0.0))
@@ -203,7 +196,7 @@ def _lowest_mean(recall: Floats, mean: Floats, unseen: float) -> float:
     low, high = 0.0, float((recall / mean).max())
     for _ in range(100 if high > 0 else 0):
         middle = (low + high) / 2
-        low, high = (middle, high) if added(middle).sum() >= unseen else (low, middle)
+        low, high = (middle, high) if added(middle).sum() >= share * boxes else (low, middle)
     return float((recall * mean / (mean + added(low))).mean()) if low > 0 else 0.0
 
 
@@ -214,14 +207,10 @@ def _ap50(detector: Detector) -> Metric:
 
 
 clean_recall = Metric(_clean_recall, needs_objects=True, with_unseen=_clean_recall_with_unseen)
-
-
-def _fppi_with_unseen(tally: Tally, share: float, boxes: int) -> tuple[float, float]:
-    seen = (1 - share) * float(tally.images.false_positives.mean())
-    return seen, seen + share * boxes
-
-
-fppi = boxes_per_image(lambda tally: tally.images.false_positives, with_unseen=_fppi_with_unseen)
+fppi = boxes_per_image(
+    lambda tally: tally.images.false_positives,
+    with_unseen=lambda tally, share, boxes: (1 - share) * float(tally.images.false_positives.mean()) + share * boxes,
+)
 spurious_per_image = boxes_per_image(lambda tally: tally.images.spurious)
 false_alert_rate = Metric(
     lambda tally, weights: percent(weights @ tally.images.flagged, weights @ tally.images.count),
@@ -235,21 +224,21 @@ ap50_loss = Metric(
 
 def certified_true_positives(threat: ThreatModel, location: PatchLocation) -> Metric:
     """Of the output boxes that match an object, those that no patch at this location can have made."""
-    return _certified_boxes(threat, location, TRUE_POSITIVE)
+    return _certified_boxes(threat, location, TRUE_POSITIVE, unseen=0.0)
 
 
 def certified_false_positives(threat: ThreatModel, location: PatchLocation) -> Metric:
     """Of the output boxes that match no object, those that no patch at this location can have made."""
-    return _certified_boxes(threat, location, FALSE_POSITIVE)
+    return _certified_boxes(threat, location, FALSE_POSITIVE, unseen=100.0)
 
 
-def _certified_boxes(threat: ThreatModel, location: PatchLocation, outcome: int) -> Metric:
+def _certified_boxes(threat: ThreatModel, location: PatchLocation, outcome: int, *, unseen: float) -> Metric:
     def count(tally: Tally, *, certified: bool) -> Floats:
         boxes = _boxes(tally)
         chosen = boxes.outcome == outcome
         return boxes.per_image(len(tally.ids), chosen & boxes.certified_at(threat, location) if certified else chosen)
 
-    return _share(partial(count, certified=True), partial(count, certified=False))
+    return _share(partial(count, certified=True), partial(count, certified=False), unseen=unseen)
 
 
 def _boxes(tally: Tally) -> BoxRows:
