@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import shutil
 import sys
 import tempfile
@@ -232,10 +233,14 @@ def _add(outcome: Outcome, report: _Report, seed: int, out: Path | None, kinds: 
 
 
 def _save_input(kind: type[Kind], seed: int, number: int, saved: Path) -> None:
-    """The input itself, made again: the worker's folder may be at its next one."""
+    """Make the input again: the worker's folder may be at its next one. Some kinds change the current folder."""
+    saved, current = saved.resolve(), Path.cwd()
     shutil.rmtree(saved, ignore_errors=True)
     saved.mkdir(parents=True)
-    kind(saved).write(generator(seed, kind.name, number))
+    try:
+        kind(saved).write(generator(seed, kind.name, number))
+    finally:
+        os.chdir(current)
 
 
 def main() -> None:
