@@ -38,7 +38,7 @@ from objectseeker.attack import attack_dataset
 from objectseeker.attack.setup import load_attack
 from objectseeker.attack.universal import PatchTraining, Placement, load_placed_images
 from objectseeker.attack.whitebox import straight_through
-from objectseeker.cli._settings import change_settings
+from objectseeker.cli._options import change_settings
 from objectseeker.core.masks import Image
 from objectseeker.core.recipes import parse_recipe
 from objectseeker.core.threats import ThreatModel

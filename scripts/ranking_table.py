@@ -14,7 +14,7 @@ from pathlib import Path
 from data_files import add_data_option, save_data
 
 from objectseeker import Defense, evaluate, open_run
-from objectseeker.cli._settings import change_settings
+from objectseeker.cli._options import change_settings
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 from objectseeker.text import to_markdown
 

@@ -12,7 +12,7 @@ from command import run
 
 from objectseeker import Defense, Rule
 from objectseeker.cli._app import GLOBAL_OPTIONS, commands, program
-from objectseeker.cli._settings import MEANINGS, VALUES, change_settings, setting_values
+from objectseeker.cli._options import MEANINGS, VALUES, change_settings, setting_values
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import BUILTIN_DEFENSES, SETTINGS
 

@@ -3,7 +3,7 @@
 import pytest
 
 from objectseeker import ObjectSeekerError
-from objectseeker.cli._settings import read_names
+from objectseeker.cli._options import read_names
 
 
 def test_names_are_lines(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from observe_job import make_dataset, run_here
 
 from objectseeker import Halves, ObjectSeekerError, Rule
-from objectseeker.cli._tracks import TrackOptions, track_criteria, usable_tracks
+from objectseeker.cli.evaluate import TrackOptions, track_criteria, usable_tracks
 from objectseeker.core.recipes import Rolling
 from objectseeker.core.threats import ThreatModel
 from objectseeker.core.threshold_schedule import ThresholdSchedule

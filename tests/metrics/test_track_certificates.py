@@ -9,7 +9,7 @@ import pytest
 from cases import generate, one
 
 from objectseeker import Detections, Halves, ObjectSeekerError, Observation, Pairs, Rule
-from objectseeker.cli._tracks import save_tracks, window_rows
+from objectseeker.cli._evaluation_tables import save_tracks, window_rows
 from objectseeker.core.boxes import iou
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import FrameIndex, ObservedImage

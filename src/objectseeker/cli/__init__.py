@@ -8,7 +8,6 @@ from objectseeker.cli import demo, detect, check, observe, evaluate, tune  # noq
 from objectseeker.cli import report, gate, verify, attack, serve, defense  # noqa: F401
 
 # isort: on
-from objectseeker.cli._app import app
-from objectseeker.cli._exit import main
+from objectseeker.cli._app import app, main
 
 __all__ = ["app", "main"]

@@ -60,10 +60,6 @@ class ProgressBar:
         self._bar.advance(self._task)
         self._log()
 
-    def count(self, _: object) -> None:
-        """Advance by one; the argument has no effect."""
-        self.advance()
-
     def update(self, done: int, total: int) -> None:
         self._bar.update(self._task, completed=done, total=total)
         self._log()
@@ -138,16 +134,6 @@ class ConsoleLogHandler(logging.Handler):
             stderr_console.print(f"[dim]{record.relativeCreated / 1000:8.3f} s  {escape(record.getMessage())}[/]")
 
 
-def be_quiet() -> None:
-    """Print results and errors only."""
-    stderr_console.quiet = True
-
-
-def be_verbose() -> None:
-    """Print every log record."""
-    log.setLevel(logging.DEBUG)
-
-
 def warn(sentence: str) -> None:
     stderr_console.print(f"[bold yellow]note:[/] {escape(sentence)}")
 
@@ -173,6 +159,12 @@ def _literal(match: re.Match[str]) -> str:
 def print_next(command: str) -> None:
     """Print the command to run next; every verb ends with one."""
     stdout_console.print(f"Next: {escape(command)}")
+
+
+def say(*parts: str | Table) -> None:
+    """Print lines, which may look like markup and hold anything, and tables."""
+    for part in parts:
+        stdout_console.print(escape(part) if isinstance(part, str) else part)
 
 
 def describe_duration(seconds: float) -> str:

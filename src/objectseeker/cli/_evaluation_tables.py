@@ -1,4 +1,4 @@
-"""Tables of `evaluate`: metrics with intervals; classes and slices on request."""
+"""Tables of `evaluate`: metrics with intervals; classes, slices and certificates over time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from objectseeker.files.atomic import save_json, save_text
 from objectseeker.metrics.evaluation import Evaluation
 from objectseeker.metrics.settings import describe_operating_point
 from objectseeker.metrics.slices import SliceMetrics, describe_worst, worst_slices
+from objectseeker.metrics.track_certificates import ESTIMATED, TrackCertificate, TrackCertificates
 from objectseeker.text import per_image, percent, plural, to_csv, to_markdown, transpose
 
 UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defense, as `attack` writes it
@@ -36,6 +37,8 @@ FABRICATION_DEFINITIONS = (
     "AP50 of output boxes: of the boxes at this operating point, ranked by score; or by certified score: at most the "
     "ranking margin above it.",
 )
+WINDOW_TITLE = "Over time: certified frames and windows, in percent; certified tracks; longest uncertified time"
+TRACK_TITLE = "By track: certified frames, in percent; longest uncertified time, by the patch's motion per frame"
 
 
 def class_rows(found: Evaluation) -> list[dict[str, str]]:
@@ -199,3 +202,77 @@ def attack_in_markdown(attacked: UnderAttack) -> list[str]:
     if attacked is None:
         return []
     return [to_markdown(recall_rows(attacked)), to_markdown(effect_rows(attacked["effects"])), f"- {ATTACK_LEGEND}"]
+
+
+def window_rows(result: TrackCertificates) -> list[dict[str, str]]:
+    """Return one row per masks, window and patch motion, for all tracks together."""
+    return [
+        {
+            "masks": _masks(row["masks"], row["estimated"]),
+            "passes": str(row["forward_passes"]),
+            "window": str(row["window"]),
+            "max motion": _motion(row["max_motion"]),
+            "frames": percent(row["certified_frames"]),
+            "windows": percent(row["certified_windows"]),
+            "tracks": f"{row['certified_tracks']}/{row['tracks']}",
+            "uncertified": _duration(row["longest_uncertified_frames"], row["longest_uncertified_seconds"]),
+            **_not_fabricated(row),
+        }
+        for row in result.rows()
+    ]
+
+
+def _not_fabricated(row: dict[str, Any]) -> dict[str, str]:
+    """Return the cells of fabrication, if it was requested."""
+    if row["windows_not_fabricated"] is None:
+        return {}
+    names = {"boxes": "certified_boxes_not_fabricated", "windows": "certified_windows_not_fabricated"}
+    return {f"{name} not fabricated": percent(row[key]) for name, key in names.items()}
+
+
+def track_rows(result: TrackCertificates) -> list[dict[str, str]]:
+    """Return one row per track and masks, with a column per patch motion."""
+    rows: dict[tuple[str, int, str], dict[str, str]] = {}
+    for row in result.tracks:
+        key = row.sequence, row.track, str(row.masking.masks)
+        cells = rows.setdefault(key, _first_columns(row))
+        cells[f"motion {_motion(row.max_motion)}"] = _duration(row.uncertified_frames, row.uncertified_seconds)
+    return list(rows.values())
+
+
+def render_tracks(result: TrackCertificates) -> list[Any]:
+    """Return what `evaluate` prints of a run with tracks."""
+    windows, tracks = window_rows(result), track_rows(result)
+    return [terminal_table(WINDOW_TITLE, windows), *result.caveats(), terminal_table(TRACK_TITLE, tracks)]
+
+
+def save_tracks(out: Path, result: TrackCertificates) -> None:
+    """Write tracks.json with everything, tracks.csv by track, and tracks.md."""
+    out.mkdir(parents=True, exist_ok=True)
+    tracks = track_rows(result)
+    save_json(out / "tracks.json", result.to_dict())
+    save_text(out / "tracks.csv", to_csv(tracks))
+    caveats = "\n".join(f"- {line}" for line in result.caveats())
+    save_text(out / "tracks.md", "\n\n".join([to_markdown(window_rows(result)), caveats, to_markdown(tracks)]) + "\n")
+
+
+def _first_columns(row: TrackCertificate) -> dict[str, str]:
+    return {
+        "track": f"{row.sequence} {row.track}",
+        "class": row.name,
+        "boxes": str(row.boxes),
+        "masks": _masks(str(row.masking.masks), row.masking.is_estimated),
+        "frames": percent(100 * (row.certified_frames / row.boxes)),
+    }
+
+
+def _masks(masks: str, estimated: bool) -> str:
+    return masks + (ESTIMATED if estimated else "")
+
+
+def _motion(max_motion: int | None) -> str:
+    return "any" if max_motion is None else str(max_motion)
+
+
+def _duration(frames: int, seconds: float | None) -> str:
+    return str(frames) if seconds is None else f"{frames}, {seconds:.2f} s"

@@ -105,8 +105,7 @@ def render_tuning(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> list[A
         f"masks {tuning.masks}: at most {tuning.forward_passes} forward passes per image",
         f"{tuning.rules:,} rules competed",
         terminal_table(
-            f"The {best.kind} rule; {PRICES[best.search_split.price_name]}: at most {best.price:g}",
-            tuning.rows(),
+            f"The {best.kind} rule; {PRICES[best.search_split.price_name]}: at most {best.price:g}", tuning.rows()
         ),
         terminal_table(f"{'Passes' if by_passes else 'Prices'}, on the held-out images; in percent", short),
         *listed,

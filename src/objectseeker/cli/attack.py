@@ -15,6 +15,7 @@ from objectseeker.cli._console import (
     print_json,
     print_next,
     progress,
+    say,
     stderr_console,
     stdout_console,
     terminal_table,
@@ -105,9 +106,9 @@ def attack(
         if as_json:
             print_json(drawn.to_dict())
             return
-        stdout_console.print(f"{drawn.describe()}: {escape(str(out))}")
+        say(f"{drawn.describe()}: {out}")
         print_next(f"objectseeker observe coco:{out}/annotations.json:{out}/images --out RUN2")
-        stdout_console.print("then: objectseeker evaluate RUN --attacked RUN2")
+        say("then: objectseeker evaluate RUN --attacked RUN2")
         return
     run = open_run(Path(source)) if Path(source).is_dir() else None
     chosen = defense.build(run)
@@ -142,9 +143,6 @@ def _print_result(result: AttackResult, out: Path, run: str | None) -> None:
     report = result.report
     stdout_console.print(f"[{'bold red' if result.broken_guarantees else 'green'}]{report.headline}[/]")
     title = f"{len(result.objects)} targets under the worst patch tried, {result.setup.mode}, with 95 % intervals"
-    stdout_console.print(terminal_table(title, report.rows))
-    for note in report.notes:
-        stdout_console.print(escape(note))
-    stdout_console.print(f"Annotated images, loss curves and attack.json: {escape(str(out))}")
+    say(terminal_table(title, report.rows), *report.notes, f"Annotated images, loss curves and attack.json: {out}")
     if run is not None and result.recall is not None:
         print_next(f"objectseeker evaluate {run} --attacked {shlex.quote(str(out / 'attack.json'))}")

@@ -12,12 +12,17 @@ import typer
 
 from objectseeker import Defense, ObjectSeekerError, detectors
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, print_next, progress, stdout_console, warn
-from objectseeker.cli._options import DefenseName, Device, Json, Settings, TrustDetector, tune_command
-from objectseeker.cli._settings import change_settings, default_defense
-from objectseeker.core.recipes import Halves
-
-CHECKED_MASKS = Halves(4)  # few views, unless the user chooses masks
+from objectseeker.cli._console import escape, print_json, print_next, progress, say, stdout_console, warn
+from objectseeker.cli._options import (
+    DefenseName,
+    Device,
+    Json,
+    Settings,
+    TrustDetector,
+    change_settings,
+    default_defense,
+    tune_command,
+)
 
 
 @app.command()
@@ -46,7 +51,7 @@ def check(
     Example:  objectseeker check --defense tuned/defense.json
     """
     from objectseeker.demo.samples import samples
-    from objectseeker.detectors.check import CheckResult
+    from objectseeker.detectors.check import DEFAULT_MASKS, CheckResult
     from objectseeker.detectors.check import check as check_detector
     from objectseeker.files.images import load_image
 
@@ -62,7 +67,7 @@ def check(
             raise ObjectSeekerError(f"name a detector to check, one of {', '.join(detectors.SPECS)}, or --defense FILE")
         checked = deployed = default_defense(spec, changes)
         if not any(change.startswith("masks") for change in changes):
-            checked = replace(deployed, masks=CHECKED_MASKS)
+            checked = replace(deployed, masks=DEFAULT_MASKS)
         following = f"observe IMAGES --detector {shlex.quote(spec)}{_repeated(changes)} --out run"
     seeker = checked.build(device, trust_detector=trust_detector)
     loaded = cast(detectors.LoadedDetector, seeker.detector)
@@ -90,16 +95,16 @@ def check(
         print_json(report.to_dict())
     else:
         if report.cost is not None:
-            stdout_console.print(f"cost  {report.cost}")
+            say(f"cost  {report.cost}")
         if report.passed:
-            stdout_console.print("All checks passed.")
+            say("All checks passed.")
             print_next(
                 tune_command(deployed, "IMAGES", changes)
                 if defense is None and deployed.is_untuned
                 else f"objectseeker {following}"
             )
         else:
-            stdout_console.print(f"{len(report.failed)} checks failed: certificates for this detector would not hold.")
+            say(f"{len(report.failed)} checks failed: certificates for this detector would not hold.")
     if not report.passed:
         raise typer.Exit(1)
 

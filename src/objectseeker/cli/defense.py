@@ -11,14 +11,17 @@ import typer
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, print_next, stdout_console
-from objectseeker.cli._options import OUTPUT, Json, Settings, option
-from objectseeker.cli._settings import (
+from objectseeker.cli._console import escape, print_json, print_next, say, stdout_console
+from objectseeker.cli._options import (
     MEANINGS,
+    OUTPUT,
+    Json,
+    Settings,
     change_settings,
     complete_defense,
     complete_setting,
     default_defense,
+    option,
     setting_values,
 )
 from objectseeker.defense import BUILTIN_DEFENSES
@@ -41,8 +44,7 @@ DefenseArgument = Annotated[
 @defense_app.command()
 def new(
     spec: Annotated[
-        str,
-        typer.Argument(metavar="SPEC|NAME", help="Detector, such as onnx:FILE, or a packaged defense."),
+        str, typer.Argument(metavar="SPEC|NAME", help="Detector, such as onnx:FILE, or a packaged defense.")
     ],
     settings: Settings = None,
     out: Annotated[Path, option(OUTPUT, "FILE", "File to write; must not exist.")] = Path("defense.json"),
@@ -105,7 +107,7 @@ def _save(defense: Defense, file: Path, *, as_json: bool) -> None:
     defense.save(file)
     _show(defense, as_json=as_json)
     if not as_json:
-        stdout_console.print(f"Written to {escape(str(file))}")
+        say(f"Written to {file}")
         print_next(f"objectseeker check --defense {shlex.quote(str(file))}")
 
 
@@ -118,8 +120,8 @@ def _show(defense: Defense, *, as_json: bool) -> None:
     width = max(map(len, lines.values()))
     for key, value in lines.items():
         stdout_console.print(f"[bold]{key:<18}[/] {escape(value.ljust(width))}  [dim]{escape(MEANINGS[key])}[/]")
-    stdout_console.print(f"fingerprint        {escape(defense.fingerprint or 'none: any detector with this SPEC')}")
-    stdout_console.print(f"sha256             {defense.sha256}")
+    say(f"fingerprint        {defense.fingerprint or 'none: any detector with this SPEC'}")
+    say(f"sha256             {defense.sha256}")
 
 
 def _shown(value: Any) -> str:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, print_next, progress, stdout_console, terminal_table
-from objectseeker.cli._options import OUTPUT, Json, PatchArea, Settings, option
-from objectseeker.cli._settings import default_defense
+from objectseeker.cli._console import print_json, print_next, progress, say, terminal_table
+from objectseeker.cli._options import OUTPUT, Json, PatchArea, Settings, default_defense, option
 from objectseeker.core.threats import parse_area
 from objectseeker.errors import ObjectSeekerError
 
@@ -49,17 +48,16 @@ def demo(
         print_json({"out": str(out), "patch_area": area, "masks": str(defense.masks), "objects": rows})
         return
     counts = ", ".join(f"{sum(row['certified'][location] for row in rows)} {location}" for location in job.LOCATIONS)
-    stdout_console.print(f"certified of {len(rows)} objects in {count} images: {counts}")
     large = [row for row in rows if row["area_fraction"] >= MIN_SHOWN]
     title = f"Objects of at least 1 % of their image, square patch of {area:.2%}; {len(rows) - len(large)} are smaller"
-    stdout_console.print(terminal_table(title, list(map(_cells, large))))
-    vacuous = sum(row["vacuous_far"] for row in rows)
-    stdout_console.print(
+    say(
+        f"certified of {len(rows)} objects in {count} images: {counts}",
+        terminal_table(title, list(map(_cells, large))),
         "found: detected without the defense. far, close, over: no patch more than 10 % of the image away from the "
         "object, next to it, or on it can hide it. Vacuously certified far (too large for any far position): "
-        f"{vacuous}"
+        f"{sum(row['vacuous_far'] for row in rows)}",
+        f"Report: {out / 'report.html'}",
     )
-    stdout_console.print(f"Report: {escape(str(out / 'report.html'))}")
     print_next("objectseeker check SPEC, for your own detector, such as onnx:model.onnx")
 
 

@@ -16,6 +16,7 @@ from objectseeker.cli._console import (
     print_json,
     print_next,
     progress,
+    say,
     stderr_console,
     stdout_console,
     terminal_table,
@@ -131,11 +132,9 @@ def _print_totals(totals: DetectionTotals, *, as_json: bool) -> None:
     if as_json:
         print_json(totals.to_dict())
     else:
-        stdout_console.print(escape(totals.headline))
-        if rows := totals.certificate_rows():
-            stdout_console.print(terminal_table("certified boxes, by the location of the patch", rows))
-        for line in totals.notes():
-            stdout_console.print(escape(line))
+        rows = totals.certificate_rows()
+        tables = [terminal_table("certified boxes, by the location of the patch", rows)] if rows else []
+        say(totals.headline, *tables, *totals.notes())
         for name in totals.flagged_names:
             stdout_console.print(f"[bold red]alert:[/] {escape(name)}")
     for name, error in totals.errors.items():

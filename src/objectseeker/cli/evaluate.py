@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +11,20 @@ import typer
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, print_next, progress, stdout_console, terminal_table, warn
+from objectseeker.cli._console import (
+    escape,
+    print_json,
+    print_next,
+    progress,
+    say,
+    stderr_console,
+    terminal_table,
+    warn,
+)
 from objectseeker.cli._options import (
+    ADVANCED,
+    OUTPUT,
+    THREAT,
     Json,
     OperatingPoint,
     RunDefenseOptions,
@@ -20,20 +33,32 @@ from objectseeker.cli._options import (
     ThreatModelOptions,
     expand_groups,
     open_run,
+    option,
     parse_operating_point,
     tags_and_slices,
-    warn_tuned_images,
-    warn_unsuitable_masks,
-    warn_untuned,
+    warn_about_defense,
 )
-from objectseeker.cli._tracks import TrackOptions, render_tracks, save_tracks, track_criteria, usable_tracks
 
 if TYPE_CHECKING:
     from objectseeker.metrics import EvaluationSettings, ThreatModel
+    from objectseeker.metrics.track_certificates import TrackCertificates, TrackCriteria
     from objectseeker.runs.run import Run
 
 
 MEASURABLE = {"fabrication", "detectorguard"}
+ANY = "any"  # patch motion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackOptions:
+    """Options of certificates over time, for a run of sequences."""
+
+    window: Annotated[list[str] | None, option(THREAT, "FRAMES[:N]", "Frames, and detections in them; repeatable.")] = (
+        None
+    )
+    max_motion: Annotated[list[str] | None, option(THREAT, "PIXELS", "Patch motion per frame, or any; repeatable.")] = (
+        None
+    )
 
 
 @app.command()
@@ -44,49 +69,22 @@ def evaluate(
     operating_point: OperatingPoint = None,
     tags: TagsFile = None,
     slices: Slices = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print definitions, threat and rule in full.", rich_help_panel="Output")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for evaluation.json and tables.", rich_help_panel="Output"),
-    ] = None,
-    objects: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the certificates of every object, as CSV.", rich_help_panel="Output"),
-    ] = None,
-    claim: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a claim that others can check, as JSON.", rich_help_panel="Output"),
-    ] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Write every analysis of the paper, as CSV and SVG.", rich_help_panel="Output"
-        ),
-    ] = None,
+    explain: Annotated[bool, option(OUTPUT, None, "Print definitions, threat and rule in full.", "--explain")] = False,
+    out: Annotated[Path | None, option(OUTPUT, "DIR", "Folder for evaluation.json and tables.")] = None,
+    objects: Annotated[Path | None, option(OUTPUT, "FILE", "Write the certificates of every object, as CSV.")] = None,
+    claim: Annotated[Path | None, option(OUTPUT, "FILE", "Write a claim that others can check, as JSON.")] = None,
+    figures: Annotated[Path | None, option(OUTPUT, "DIR", "Write every analysis of the paper, as CSV and SVG.")] = None,
     as_json: Json = False,
     *,
     threat: ThreatModelOptions,
     tracks: TrackOptions,
     cross_tune: Annotated[
-        float | None,
-        typer.Option(
-            metavar="POINTS",
-            help="Tune on half the images, at this AP50 loss.",
-            rich_help_panel="Advanced",
-        ),
+        float | None, option(ADVANCED, "POINTS", "Tune on half the images, at this AP50 loss.")
     ] = None,
     attacked: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN|FILE", help="Run of the images under attack, or attack.json.", rich_help_panel="Threat"
-        ),
+        Path | None, option(THREAT, "RUN|FILE", "Run of the images under attack, or attack.json.")
     ] = None,
-    measure: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WHAT", help="Also fabrication; or only detectorguard.", rich_help_panel="Advanced"),
-    ] = None,
+    measure: Annotated[list[str] | None, option(ADVANCED, "WHAT", "Also fabrication; or only detectorguard.")] = None,
 ) -> None:
     """Measure clean AP and certified recall of a run, with intervals; compare several runs.
 
@@ -128,9 +126,7 @@ def evaluate(
     if attacked is not None and attacked.is_dir():
         _compare_attacked(run, open_run(attacked), chosen, point | {"threat": model}, out, as_json)
         return
-    warn_unsuitable_masks(chosen.masks, threat.patch_count)
-    warn_untuned(chosen, run.folder)
-    warn_tuned_images(run, chosen)
+    warn_about_defense(run, chosen, threat.patch_count)
     tagged, requested = tags_and_slices(run, tags, slices)
     if objects is not None:
         _certify_objects(run, chosen, model, objects, as_json and not run.has_labels)
@@ -175,13 +171,13 @@ def evaluate(
     if out is not None:
         tables.save(out, found, under_attack, rows)
         if certificates is not None:
-            save_tracks(out, certificates)
+            tables.save_tracks(out, certificates)
     if as_json:
         of_tracks = {} if certificates is None else {"track_certificates": certificates.to_dict()}
         print_json(tables.as_json(found, under_attack, rows) | of_tracks)
         return
-    _print(tables.render_terminal(found, under_attack, rows, explained=explain))
-    _print([] if certificates is None else render_tracks(certificates))
+    say(*tables.render_terminal(found, under_attack, rows, explained=explain))
+    say(*([] if certificates is None else tables.render_tracks(certificates)))
     print_next(f"objectseeker report {shlex.quote(str(runs[0]))}{defense.as_options()}")
 
 
@@ -244,7 +240,7 @@ def _show(
     if as_json:
         print_json(content)
     else:
-        _print(parts)
+        say(*parts)
 
 
 def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path, as_json: bool) -> None:
@@ -271,9 +267,9 @@ def _certify_objects(run: Run, defense: Defense, threat: ThreatModel, file: Path
         return
     for location in threat.at_all_locations(has_windows(defense.masks)).locations:
         number = sum(row.certified[location] for row in rows)
-        stdout_console.print(f"certified {location}: {number} of {len(rows)} output boxes")
+        say(f"certified {location}: {number} of {len(rows)} output boxes")
     warn(f"without annotations there is no recall: {ATTACKED_ALREADY}")
-    stdout_console.print(f"Every box: {escape(str(file))}")
+    say(f"Every box: {file}")
 
 
 def _write_figures(run: Run, defense: Defense, settings: EvaluationSettings, out: Path) -> None:
@@ -281,9 +277,63 @@ def _write_figures(run: Run, defense: Defense, settings: EvaluationSettings, out
 
     with progress("drawing figures", 0) as bar:
         written = write_figures(run, defense, out, settings=settings, on_progress=bar.update, on_warning=warn)
-    stdout_console.print(f"{len(written.files)} files in {escape(str(out))}")
+    say(f"{len(written.files)} files in {out}")
 
 
-def _print(parts: list[Any]) -> None:
-    for part in parts:
-        stdout_console.print(escape(part) if isinstance(part, str) else part)
+def track_criteria(run: Run, threat: ThreatModel, options: TrackOptions) -> TrackCriteria | None:
+    """Return what tracks require; None for a run without sequences, for which no option may be given."""
+    from objectseeker.metrics.track_certificates import MAX_MOTIONS, TrackCriteria
+
+    if threat.count != 1 or run.manifest.images[0].frame is None:
+        _reject_options(run, options)
+        return None
+    windows = [_window(text) for text in options.window or ()]
+    required = {detections for _, detections in windows} or {1}
+    if len(required) > 1:
+        raise ObjectSeekerError(f"--window requires one number of detections: got {', '.join(options.window or ())}")
+    return TrackCriteria(
+        masks=run.manifest.observation_settings.masks,
+        windows=tuple(frames for frames, _ in windows) or None,
+        max_motions=tuple(map(_pixels, options.max_motion)) if options.max_motion else MAX_MOTIONS,
+        min_detections=required.pop(),
+    )
+
+
+def usable_tracks(run: Run, result: TrackCertificates | None, options: TrackOptions) -> TrackCertificates | None:
+    """Return certificates with tracks; without any say why, and reject options for them."""
+    if result is None:
+        _reject_options(run, options)
+        return None
+    if not result.tracks:
+        stderr_console.print(escape(result.caveats()[-1]))
+        return None
+    return result
+
+
+def _reject_options(run: Run, options: TrackOptions) -> None:
+    given = [name for name in ("window", "max_motion") if getattr(options, name)]
+    if given:
+        raise ObjectSeekerError(
+            f"--{given[0].replace('_', '-')} needs one patch and the tracks of a sequence, and {run.folder} has none: "
+            "observe mot:DIR or another sequence"
+        )
+
+
+def _window(text: str) -> tuple[int, int]:
+    """Parse FRAMES or FRAMES:DETECTIONS."""
+    frames, _, detections = text.partition(":")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (frames, detections or "1")):
+        raise ObjectSeekerError(
+            f"--window must be a number of frames such as 8, or 8:2 for two detections: got {text[:40]!r}"
+        )
+    return int(frames), int(detections or 1)
+
+
+def _pixels(text: str) -> int | None:
+    if text == ANY:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ObjectSeekerError(
+            f"--max-motion must be a whole number of pixels per frame such as 2, or any: got {text[:40]!r}"
+        )
+    return int(text)

@@ -10,8 +10,18 @@ import typer
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, print_next, progress, stdout_console, warn
-from objectseeker.cli._options import Json, open_run, print_rule, warn_tuned_images
+from objectseeker.cli._console import escape, print_json, print_next, progress, say, stdout_console, warn
+from objectseeker.cli._options import (
+    ADVANCED,
+    DEFENSE,
+    OUTPUT,
+    BaselineDefense,
+    Json,
+    open_run,
+    option,
+    print_rule,
+    warn_tuned_images,
+)
 
 if TYPE_CHECKING:
     from objectseeker.gate.judge import GateResult
@@ -23,48 +33,27 @@ COLORS = {"pass": "green", "fail": "bold red", "undecided": "yellow", "refuted":
 @app.command()
 def gate(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Folder that observe wrote.")] = None,
-    policy: Annotated[Path | None, typer.Option(metavar="FILE", help="Requirements, as TOML.")] = None,
-    defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Defense to judge.", rich_help_panel="Defense")
-    ] = None,
-    baseline: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Previous release: a run of the same images.")
-    ] = None,
-    baseline_defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Defense of the baseline.", rich_help_panel="Defense")
-    ] = None,
+    policy: Annotated[Path | None, option(None, "FILE", "Requirements, as TOML.")] = None,
+    defense: Annotated[Path | None, option(DEFENSE, "FILE", "Defense to judge.")] = None,
+    baseline: Annotated[Path | None, option(None, "RUN", "Previous release: a run of the same images.")] = None,
+    baseline_defense: BaselineDefense = None,
     attack_results: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="attack.json of exactly this defense; repeatable.")
+        list[Path] | None, option(None, "FILE", "attack.json of exactly this defense; repeatable.")
     ] = None,
     detector_check: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Output of objectseeker check --defense FILE --json.")
+        Path | None, option(None, "FILE", "Output of objectseeker check --defense FILE --json.")
     ] = None,
-    tags: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Slices: CSV with columns image,..., or a COCO file.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Folder for gate.json, junit.xml, gate.md, gate.html.", rich_help_panel="Output"
-        ),
-    ] = None,
+    tags: Annotated[Path | None, option(None, "FILE", "Slices: CSV with columns image,..., or a COCO file.")] = None,
+    out: Annotated[Path | None, option(OUTPUT, "DIR", "Folder for gate.json, junit.xml, gate.md, gate.html.")] = None,
     audit_bundle: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.zip", help="Everything behind the verdict; see verify.", rich_help_panel="Output"),
+        Path | None, option(OUTPUT, "FILE.zip", "Everything behind the verdict; see verify.")
     ] = None,
     allow_undecided: Annotated[
-        bool, typer.Option("--allow-undecided", help="Exit 0 if no requirement fails.", rich_help_panel="Advanced")
+        bool, option(ADVANCED, None, "Exit 0 if no requirement fails.", "--allow-undecided")
     ] = False,
-    example: Annotated[
-        bool, typer.Option("--example", help="Print a commented policy to start from.", rich_help_panel="Output")
-    ] = False,
+    example: Annotated[bool, option(OUTPUT, None, "Print a commented policy to start from.", "--example")] = False,
     allow_tuned_images: Annotated[
-        bool,
-        typer.Option(
-            "--allow-tuned-images",
-            help="Judge although images of the run chose the defense.",
-            rich_help_panel="Advanced",
-        ),
+        bool, option(ADVANCED, None, "Judge although images of the run chose the defense.", "--allow-tuned-images")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -120,11 +109,9 @@ def gate(
         stdout_console.print(f"[{color}]{result.verdict}[/]: {escape(result.summarize())}")
         print_verdict(result)
         if out is not None:
-            stdout_console.print(f"Page, tables and junit.xml: {escape(str(out))}")
+            say(f"Page, tables and junit.xml: {out}")
         if audit_bundle is not None:
-            stdout_console.print(
-                f"Audit bundle: {escape(str(audit_bundle))}, sha256 {digest}; keep that number elsewhere"
-            )
+            say(f"Audit bundle: {audit_bundle}, sha256 {digest}; keep that number elsewhere")
             print_next(f"objectseeker verify {shlex.quote(str(audit_bundle))}")
     if result.verdict == "undecided" and allow_undecided:
         warn("undecided requirements are let through: --allow-undecided")

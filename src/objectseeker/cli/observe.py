@@ -13,26 +13,29 @@ from objectseeker import detectors
 from objectseeker.cli._app import Interrupted, app
 from objectseeker.cli._console import (
     describe_duration,
-    escape,
     print_json,
     print_next,
     progress,
+    say,
     stderr_console,
-    stdout_console,
     warn,
 )
 from objectseeker.cli._options import (
+    ADVANCED,
     DATASET,
+    DEFENSE,
+    INPUT,
+    OUTPUT,
     AllowOutsidePaths,
     ClassMap,
     DefenseOptions,
+    Devices,
     Json,
     expand_groups,
+    option,
     read_class_map,
 )
 from objectseeker.errors import ObjectSeekerError
-
-INPUT, OUTPUT, ADVANCED = "Input", "Output", "Advanced"
 
 
 @app.command()
@@ -40,73 +43,25 @@ INPUT, OUTPUT, ADVANCED = "Input", "Output", "Advanced"
 def observe(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help=DATASET)],
     *,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of images to observe.", rich_help_panel=INPUT)
-    ] = (None),
-    sample: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of images to draw at random.", rich_help_panel=INPUT)
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Seed of --sample; a larger sample adds images.", rich_help_panel=INPUT),
-    ] = None,
-    exclude: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="RUN", help="Skip the images of this run; repeatable.", rich_help_panel=INPUT),
-    ] = None,
+    limit: Annotated[int | None, option(INPUT, "N", "Number of images to observe.", min=1)] = None,
+    sample: Annotated[int | None, option(INPUT, "N", "Number of images to draw at random.", min=1)] = None,
+    seed: Annotated[int | None, option(INPUT, "N", "Seed of --sample; a larger sample adds images.", min=0)] = None,
+    exclude: Annotated[list[Path] | None, option(INPUT, "RUN", "Skip the images of this run; repeatable.")] = None,
     class_map: ClassMap = None,
     defense: DefenseOptions,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the run; one that exists is resumed.", rich_help_panel=OUTPUT)
-    ],
-    masks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RECIPE",
-            help="Masks, such as halves:30, pairs:10 or bands:1%.",
-            rich_help_panel="Defense",
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICES", help="cpu, openvino, cuda (all GPUs), or cuda:0,cuda:1.", rich_help_panel=ADVANCED
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS|local",
-            help="Observe on a Ray cluster; local: here.",
-            rich_help_panel=ADVANCED,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Number of Ray workers.", rich_help_panel=ADVANCED),
-    ] = None,
-    base_floor: Annotated[
-        float, typer.Option(metavar="X", help="Lowest stored base score.", rich_help_panel=ADVANCED)
-    ] = 0.01,
-    mask_floor: Annotated[
-        float, typer.Option(metavar="X", help="Lowest stored masked score.", rich_help_panel=ADVANCED)
-    ] = 0.1,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Reject unusable annotations.", rich_help_panel=ADVANCED),
-    ] = False,
+    out: Annotated[Path, option(OUTPUT, "DIR", "Folder of the run; one that exists is resumed.")],
+    masks: Annotated[str | None, option(DEFENSE, "RECIPE", "Masks, such as halves:30, pairs:10 or bands:1%.")] = None,
+    device: Devices = None,
+    ray: Annotated[str | None, option(ADVANCED, "ADDRESS|local", "Observe on a Ray cluster; local: here.")] = None,
+    workers: Annotated[int | None, option(ADVANCED, "N", "Number of Ray workers.", min=1)] = None,
+    base_floor: Annotated[float, option(ADVANCED, "X", "Lowest stored base score.")] = 0.01,
+    mask_floor: Annotated[float, option(ADVANCED, "X", "Lowest stored masked score.")] = 0.1,
+    strict: Annotated[bool, option(ADVANCED, None, "Reject unusable annotations.", "--strict")] = False,
     allow_outside_paths: AllowOutsidePaths = False,
     trust_detector: Annotated[
-        bool,
-        typer.Option(
-            "--trust-detector",
-            help="Confirm it is the same detector.",
-            rich_help_panel=ADVANCED,
-        ),
+        bool, option(ADVANCED, None, "Confirm it is the same detector.", "--trust-detector")
     ] = False,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Print how long it takes, and exit.", rich_help_panel=OUTPUT)
-    ] = False,
+    estimate: Annotated[bool, option(OUTPUT, None, "Print how long it takes, and exit.", "--estimate")] = False,
     as_json: Json = False,
 ) -> None:
     """Run a detector on every masked view of every image, and store its boxes for all other verbs.
@@ -144,7 +99,7 @@ def observe(
     chosen = replace(defense, settings=settings).build()
     stored = ObservationSettings.from_defense(chosen, base_floor=base_floor, mask_floor=mask_floor)
     plan = plan_run(data, stored, limit=count)
-    drawn = "" if sample is None else f" drawn with seed {order} from {len(data):,}"
+    drawn = "" if order is None else f" drawn with seed {order} from {len(data):,}"
     cost = f"{plan.images:,} images{drawn} x {plan.views_per_image:,} views = {plan.forward_passes:,} forward passes"
     if estimate:
         loaded = detectors.load_detector(chosen.detector, device=device and device.split(",")[0], **chosen.options)
@@ -153,9 +108,8 @@ def observe(
         if as_json:
             print_json({"images": plan.images, "forward_passes": plan.forward_passes, "hours": seconds / 3600})
         else:
-            stdout_console.print(f"{plan.reason}.")
             each = f"{seconds_per_view * 1000:.1f} ms each here"
-            stdout_console.print(f"{cost}, {each}: about {describe_duration(seconds)}")
+            say(f"{plan.reason}.", f"{cost}, {each}: about {describe_duration(seconds)}")
         return
     stderr_console.print(f"{plan.reason}: {cost}")
     for warning in data.warnings:
@@ -191,7 +145,7 @@ def observe(
         print_json(run.to_dict())
     else:
         skipped = f", {len(run.unreadable):,} skipped" if run.unreadable else ""
-        stdout_console.print(f"{len(run.indices):,} images observed in {escape(str(out))}{skipped}")
+        say(f"{len(run.indices):,} images observed in {out}{skipped}")
         folder = shlex.quote(str(out))
         chosen_by_name = "" if defense.defense is None else defense.as_options()
         if not run.has_labels:

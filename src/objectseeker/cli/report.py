@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, progress, stdout_console, warn
+from objectseeker.cli._console import print_json, progress, say, warn
 from objectseeker.cli._options import (
+    OUTPUT,
+    BaselineDefense,
     Json,
     OperatingPoint,
     RunDefenseOptions,
@@ -20,6 +20,7 @@ from objectseeker.cli._options import (
     defense_and_settings,
     expand_groups,
     open_run,
+    option,
     tags_and_slices,
 )
 
@@ -31,18 +32,11 @@ def report(
     defense: RunDefenseOptions,
     operating_point: OperatingPoint = None,
     tags: TagsFile = None,
-    baseline: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Run to compare with, of the same images."),
-    ] = None,
-    baseline_defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Defense of the baseline.", rich_help_panel="Defense")
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.", rich_help_panel="Output")] = Path(
-        "report.html"
-    ),
+    baseline: Annotated[Path | None, option(None, "RUN", "Run to compare with, of the same images.")] = None,
+    baseline_defense: BaselineDefense = None,
+    out: Annotated[Path, option(OUTPUT, "FILE", "HTML file to write.")] = Path("report.html"),
     embed_images: Annotated[
-        bool, typer.Option(help="Images in the file, or next to it.", show_default=False, rich_help_panel="Output")
+        bool, option(OUTPUT, None, "Images in the file, or next to it.", show_default=False)
     ] = True,
     as_json: Json = False,
     *,
@@ -92,4 +86,4 @@ def report(
     if as_json:
         print_json(written.to_dict())
     else:
-        stdout_console.print(f"Report: {escape(str(out))} ({out.stat().st_size / 1e6:.1f} MB)")
+        say(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB)")

@@ -12,11 +12,13 @@ from objectseeker.cli._console import escape, stderr_console, warn
 from objectseeker.cli._options import (
     ADVANCED,
     DefenseOptions,
+    Devices,
     ThreatModelOptions,
     TrustDetector,
     expand_groups,
     option,
     print_rule,
+    split_setting,
     warn_unsuitable_masks,
     warn_untuned,
 )
@@ -52,9 +54,7 @@ def serve(
         ),
     ] = None,
     model_name: Annotated[str, option(ADVANCED, "NAME", "Name of the model in the protocol.")] = "objectseeker",
-    device: Annotated[
-        str | None, option(ADVANCED, "DEVICES", "cpu, openvino, cuda (all GPUs), or cuda:0,cuda:1.")
-    ] = None,
+    device: Devices = None,
     trust_detector: TrustDetector = False,
 ) -> None:
     """Serve the defended detector over HTTP: the Open Inference Protocol, image files, and a web page.
@@ -116,7 +116,7 @@ def _server_limits(kind: type[ServerLimits], settings: Sequence[str]) -> ServerL
     """Read KEY=VALUE settings; the class is passed because its module needs the extra "serve"."""
     values: dict[str, Any] = {}
     for setting in settings:
-        key, _, text = (part.strip() for part in setting.partition("="))
+        key, text = split_setting(setting)
         if key not in LIMITS:
             raise ObjectSeekerError(f"--limit must be KEY=VALUE: got {setting[:80]!r}. Keys are {', '.join(LIMITS)}.")
         try:

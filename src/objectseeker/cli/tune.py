@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,27 +15,32 @@ import typer
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import (
+    ProgressBar,
     describe_duration,
     escape,
     print_json,
     print_next,
     progress,
+    say,
     stderr_console,
-    stdout_console,
     warn,
 )
 from objectseeker.cli._options import (
+    OUTPUT,
+    THREAT,
     Json,
     Slices,
     TagsFile,
     ThreatModelOptions,
+    change_settings,
     expand_groups,
     open_run,
+    option,
     parse_operating_point,
     print_rule,
+    split_setting,
     tags_and_slices,
 )
-from objectseeker.cli._settings import change_settings
 from objectseeker.defense import DETECTOR_SETTINGS
 
 if TYPE_CHECKING:
@@ -54,52 +59,26 @@ LABELS = "Price by labels"
 @expand_groups
 def tune(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A run, a folder, a dataset or a video.")],
-    detector: Annotated[
-        str | None, typer.Option("--detector", "-d", metavar="SPEC", help="Detector. Not needed for a run.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for defense.json, tables and the run.", rich_help_panel="Output"),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Score at which the detector is deployed."),
-    ] = None,
-    spurious: Annotated[
-        float | None, typer.Option(metavar="X", help="Boxes masks may add per clean image. [0.25]")
-    ] = None,
-    passes: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", help="Forward passes per image: choose masks, too."),
-    ] = None,
-    latency: Annotated[
-        float | None, typer.Option(metavar="MS", help="Milliseconds per image: choose masks, too.")
-    ] = None,
+    detector: Annotated[str | None, option(None, "SPEC", "Detector. Not needed for a run.", "--detector", "-d")] = None,
+    out: Annotated[Path | None, option(OUTPUT, "DIR", "Folder for defense.json, tables and the run.")] = None,
+    threshold: Annotated[float | None, option(None, "X", "Score at which the detector is deployed.")] = None,
+    spurious: Annotated[float | None, option(None, "X", "Boxes masks may add per clean image. [0.25]")] = None,
+    passes: Annotated[list[int] | None, option(None, "N", "Forward passes per image: choose masks, too.")] = None,
+    latency: Annotated[float | None, option(None, "MS", "Milliseconds per image: choose masks, too.")] = None,
     masks: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RECIPE", help="Masks to use; of a run, among its masks. [halves:30]"),
+        list[str] | None, option(None, "RECIPE", "Masks to use; of a run, among its masks. [halves:30]")
     ] = None,
-    sample: Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of images to observe. [200]")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of --sample and of the split.")] = 0,
+    sample: Annotated[int | None, option(None, "N", "Number of images to observe. [200]", min=1)] = None,
+    seed: Annotated[int, option(None, "N", "Seed of --sample and of the split.", min=0)] = 0,
     patch_location: Annotated[
-        str | None,
-        typer.Option(metavar="LOCATION", help="far, close, over, anywhere or outside alone.", rich_help_panel="Threat"),
+        str | None, option(THREAT, "LOCATION", "far, close, over, anywhere or outside alone.")
     ] = None,
-    max_ap_loss: Annotated[
-        float | None,
-        typer.Option(metavar="POINTS", help="Clean AP50 that may be lost, in points.", rich_help_panel=LABELS),
-    ] = None,
+    max_ap_loss: Annotated[float | None, option(LABELS, "POINTS", "Clean AP50 that may be lost, in points.")] = None,
     operating_point: Annotated[
-        str | None,
-        typer.Option(metavar="KEY=VALUE", help="Certify most at clean_recall=0.8 or fppi=1.", rich_help_panel=LABELS),
+        str | None, option(LABELS, "KEY=VALUE", "Certify most at clean_recall=0.8 or fppi=1.")
     ] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Fix a setting instead of searching it.",
-        ),
+        list[str] | None, option(None, "KEY=VALUE", "Fix a setting instead of searching it.", "--set")
     ] = None,
     tags: TagsFile = None,
     slices: Slices = None,
@@ -168,7 +147,7 @@ def tune(
         raise ObjectSeekerError(f"--by {asked[0]} is about one rule: omit --passes, or evaluate what it chose")
     if by_labels:
         point["max_ap_loss"] = 1.0 if max_ap_loss is None else max_ap_loss
-    with StageProgress() as stages:
+    with stage_progress() as show_stage:
         tuning = metrics.tune(
             stored,
             threshold=threshold,
@@ -180,7 +159,7 @@ def tune(
             location=location,
             seed=seed,
             search_space=replace(LABELED_SPACE if by_labels else metrics.SearchSpace(), **fixed),
-            on_progress=stages.update,
+            on_progress=show_stage,
             **point,
         )
     if tuning.threshold < stored.manifest.observation_settings.base_floor:
@@ -192,8 +171,7 @@ def tune(
     if as_json:
         print_json(tuning_dict(tuning, rows))
     else:
-        for part in render_tuning(tuning, rows):
-            stdout_console.print(escape(part) if isinstance(part, str) else part)
+        say(*render_tuning(tuning, rows))
         _print_next(tuning, files, out, None if is_run else source)
     if tuning.broken_promise is not None:
         stderr_console.print(f"[bold red]promise broken:[/] {escape(tuning.broken_promise)}")
@@ -208,20 +186,14 @@ def _print_next(tuning: Tuning, files: list[Path], out: Path | None, images: str
         print_rule(tuning.defense)
         return
     written = [shlex.quote(str(file)) for file in files]
-    stdout_console.print(f"Written: {escape(', '.join(written))}; the frontier: {escape(str(out / 'tuning.md'))}")
+    say(f"Written: {', '.join(written)}; the frontier: {out / 'tuning.md'}")
     if images is None:
         print_next(f"objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {written[-1]}")
     else:
         print_next(f"objectseeker detect {shlex.quote(images)} --defense {written[-1]} --certify --out found")
 
 
-def _observe(
-    source: str,
-    defense: Defense,
-    folder: Path,
-    sample: int | None,
-    seed: int,
-) -> Run:
+def _observe(source: str, defense: Defense, folder: Path, sample: int | None, seed: int) -> Run:
     """Observe the images of a source in a folder next to the results, after an estimate of the time."""
     from objectseeker.detectors import load_detector
     from objectseeker.inference.frame_sources import is_video
@@ -250,15 +222,7 @@ def _observe(
         cost += f", {1000 * seconds:.1f} ms each here: about {describe_duration(plan.forward_passes * seconds)}"
     stderr_console.print(f"{escape(cost)}. Interrupted, the same command resumes.")
     with progress("observing", plan.images) as bar:
-        return observe(
-            data,
-            defense,
-            out=folder,
-            limit=count,
-            seed=order,
-            on_progress=bar.update,
-            on_warning=warn,
-        )
+        return observe(data, defense, out=folder, limit=count, seed=order, on_progress=bar.update, on_warning=warn)
 
 
 def _frames(source: str, count: int) -> Iterator[Image]:
@@ -276,7 +240,7 @@ def _fixed_settings(settings: Sequence[str]) -> tuple[dict[str, tuple[float, ...
     fixed: dict[str, tuple[float, ...]] = {}
     others: list[str] = []
     for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
+        key, value = split_setting(setting)
         if key not in FIXABLE:
             if key not in DETECTOR_SETTINGS:
                 known = ", ".join((*FIXABLE, *DETECTOR_SETTINGS))
@@ -284,8 +248,6 @@ def _fixed_settings(settings: Sequence[str]) -> tuple[dict[str, tuple[float, ...
             others.append(setting)
             continue
         try:
-            if not equals:
-                raise ValueError
             fixed[key] = (float(value),)
         except ValueError:
             raise ObjectSeekerError(f"--set {key} must be a number: got {setting[:80]!r}. Use KEY=VALUE.") from None
@@ -307,20 +269,17 @@ def _sliced(run: Run, tuning: Tuning, threat: ThreatModel, tags: ImageTags, requ
     return measure_slices(found.tally, tags.of(tuning.held_out), requested, settings.threat)
 
 
-class StageProgress:
-    """A bar for the stage that is under way."""
+@contextmanager
+def stage_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar for the stage that is under way."""
+    bars: dict[str, ProgressBar] = {}
+    with ExitStack() as stack:
 
-    def __init__(self) -> None:
-        self._stack, self._what = ExitStack(), ""
+        def update(stage: str, done: int, total: int) -> None:
+            if stage not in bars:
+                stack.close()
+                bars.clear()
+                bars[stage] = stack.enter_context(progress(stage, total))
+            bars[stage].update(done, total)
 
-    def __enter__(self) -> StageProgress:
-        return self
-
-    def update(self, what: str, done: int, total: int) -> None:
-        if what != self._what:
-            self._stack.close()
-            self._what, self._bar = what, self._stack.enter_context(progress(what, total))
-        self._bar.update(done, total)
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        yield update

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, stdout_console
+from objectseeker.cli._console import escape, print_json, say, stdout_console
 from objectseeker.cli._options import Json
 from objectseeker.cli.gate import print_verdict
 
@@ -48,5 +48,4 @@ def verify(
     stdout_console.print(
         f"[bold]verified[/]: recomputed, bit-identical. The verdict is [bold]{result.verdict}[/]: ", end=""
     )
-    stdout_console.print(escape(result.summarize()))
-    stdout_console.print(f"sha256 {digest}")
+    say(result.summarize(), f"sha256 {digest}")

@@ -138,6 +138,9 @@ def check(
     shown = min(max(batch_size, MIN_BATCH), MAX_BATCH) if isinstance(loaded, ViewDetector) else batch_size
     run = _CheckRun(loaded, image, shown, np.random.default_rng(0))
     views = 2 + 2 * len(masks.masks(image.shape[1], image.shape[0]))
+    ignores_masked_pixels = partial(
+        check_views, loaded, image, masks, batch_size=batch_size, fill=fill, rng=run.rng, advance=run.advance
+    )
     checks: list[tuple[str, int, Callable[[], str]]] = [
         ("returns valid boxes", 1, run.valid),
         ("deterministic", 4, run.deterministic),
@@ -145,7 +148,7 @@ def check(
         ("independent of the other images in a batch", 5, run.batch_independent),
         ("independent of the position in a batch", shown, run.position_independent),
         ("boxes are x1, y1, x2, y2 in raw pixels", 3, run.raw_pixels),
-        ("ignores removed pixels", views, partial(run.ignores_masked_pixels, masks, batch_size, fill)),
+        ("ignores removed pixels", views, ignores_masked_pixels),
     ]
     results: list[CheckResult] = []
 
@@ -297,11 +300,6 @@ class _CheckRun:
             if followed < 0.5:
                 raise _CheckFailedError(f"only {followed:.0%} of {len(original)} boxes follow if the image is {change}")
         return f"{len(original)} boxes follow if the image is moved or enlarged"
-
-    def ignores_masked_pixels(self, masks: Recipe, batch_size: int, fill: int) -> str:
-        return check_views(
-            self.detector, self.image, masks, batch_size=batch_size, fill=fill, rng=self.rng, advance=self.advance
-        )
 
     def other_batch_size(self, size: int) -> str:
         first = self.run([self.image] * self.batch_size)[0]
