@@ -18,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,8 @@ def main() -> int:
     broken = 0
     for name in options.only or HIDDEN:
         goal = name.partition("-")[0] if name in FABRICATED else "hide"
-        results = run_attack(
-            attacked, targets, CONDITIONS[name], budget, options.out / name, goal=goal, seed=options.seed
-        )
+        setup = replace(attacked, patch=CONDITIONS[name], budget=budget, seed=options.seed)
+        results = run_attack(setup, targets, options.out / name, goal=goal)
         broken += results.broken_guarantees
         shares = (f"{title} {format_rate(results.summary[key])}" for title, key in rates_of(name).items())
         say(f"{name}: {', '.join(shares)}", begin)

@@ -41,8 +41,8 @@ BUDGET = AttackBudget(steps=16, restarts=2, views_per_step=8, views_per_batch=32
 
 def attacked(make, patch=OVER, budget=BUDGET, seed=0, *, seen=None, black_box=False):
     white, pipeline = make()
-    setup = AttackSetup(None, pipeline, None if black_box else white)
-    (outcome,) = Hiding().attack(setup, [seen or target(pipeline)], patch, budget, seed=seed)
+    setup = AttackSetup(None, pipeline, None if black_box else white, None, patch, budget, seed)
+    (outcome,) = Hiding().attack(setup, [seen or target(pipeline)])
     return pipeline, outcome
 
 
@@ -239,9 +239,8 @@ def test_losses_fall_from_a_harmless_patch(goal):
     seen = target(pipeline)
     start = pixels_under(seen.image, 18, 18, (60, 60)) + np.array([0, 1, 0], np.uint8)  # hides nothing on its own
     task = PatchTask(seen, Position(((18, 18),)), start[None])
-    (solution,) = attack_by_gradients(
-        white, pipeline, [task], goal, AttackBudget(steps=30, views_per_step=6, views_per_batch=32)
-    )
+    budget = AttackBudget(steps=30, views_per_step=6, views_per_batch=32)
+    (solution,) = attack_by_gradients(AttackSetup(None, pipeline, white, budget=budget), [task], goal)
     assert solution.loss_curve[0] > 1
     assert solution.loss_curve[-1] == 0
     assert solution.hidden
@@ -278,8 +277,9 @@ def test_random_search_finds_the_suppressing_defense_out():
 
 def test_the_judge_takes_the_restart_that_hides():
     white, pipeline = sound()
-    tasks = plan_tasks(pipeline, target(pipeline), OVER, "undefended", replace(BUDGET, restarts=3), 0)
-    solutions = attack_by_gradients(white, pipeline, tasks, "undefended", BUDGET)
+    setup = AttackSetup(None, pipeline, white, None, OVER, replace(BUDGET, restarts=3))
+    tasks = plan_tasks(setup, target(pipeline), "undefended")
+    solutions = attack_by_gradients(setup, tasks, "undefended")
     (judged,) = evaluate_solutions(pipeline, solutions, "undefended").values()
     assert not judged.found.undefended
     assert len(judged.loss_curves) == 3
@@ -289,7 +289,7 @@ def test_a_broken_guarantee_can_be_seen_again(tmp_path):
     pipeline, outcome = attacked(leaky)
     seeker = pipeline.seeker
     defense = Defense(detector="python:attack_pipelines:leaky_detector", rule=seeker.rule, masks=seeker.masks)
-    save_reproduction(tmp_path / "case", pipeline, outcome, OVER, defense)
+    save_reproduction(tmp_path / "case", AttackSetup(defense, pipeline, patch=OVER), outcome)
     assert recheck(tmp_path / "case") == {
         "certified": True,
         "proven_at_position": True,
@@ -310,7 +310,7 @@ def test_a_broken_guarantee_can_be_seen_again(tmp_path):
 def test_images_and_curves(tmp_path):
     pipeline, outcome = attacked(sound)
     defense = Defense(detector=pipeline.seeker.detector, rule=pipeline.rule, masks=pipeline.seeker.masks)
-    save_outcome(tmp_path, pipeline, defense, outcome, OVER, "cam/image-0", None)
+    save_outcome(tmp_path, AttackSetup(defense, pipeline, patch=OVER), outcome, "cam/image-0")
     assert PIL.Image.open(tmp_path / "annotated" / "cam" / "image-0.jpg").width > 3 * 96
     assert not (tmp_path / "broken").exists()
     for system, attempt in (("undefended", outcome.on_undefended), ("defended", outcome.on_defended)):

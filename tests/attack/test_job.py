@@ -94,7 +94,7 @@ def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace)
         ("cam2/1", (0, 1), "person"),
     }
     out = workplace / "out"
-    results = run_attack(attacked, targets, Patch(0.02), QUICK, out)
+    results = run_attack(replace(attacked, patch=Patch(0.02), budget=QUICK), targets, out)
     assert results.to_dict() == json.loads((out / "attack.json").read_text())
     assert [row["class"] for row in results.objects] == ["person", "person"]
     assert all(row["certified"] for row in results.objects)
@@ -146,7 +146,8 @@ def test_every_defense_is_attacked_as_it_is(workplace, settings, count):
     (target,) = targets_of_images(attacked.pipeline, [workplace / "cam1/1.png"])
     assert (target.labels, target.class_name) == ((0,), "man")
     patch = Patch(0.02, 1.0, "over", count)
-    results = run_attack(attacked, [target], patch, replace(QUICK, steps=1), workplace / "out")
+    setup = replace(attacked, patch=patch, budget=replace(QUICK, steps=1))
+    results = run_attack(setup, [target], workplace / "out")
     assert Defense.from_dict(results.to_dict()["defense"]) == attacked.defense
     assert results.broken_guarantees == 0
     (row,) = results.objects
@@ -167,13 +168,15 @@ def test_the_builtin_detector_is_judged_as_it_is_deployed(tmp_path, mask_mode):
     observation = attacked.pipeline.observe(image)
     box, labels = observation.base.xyxy[0], (int(observation.base.label[0]),)
     target = Target("coat", 0, image, observation, box, labels)
-    results = run_attack(attacked, [target], Patch(0.04), replace(QUICK, steps=2), tmp_path / "out")
+    setup = replace(attacked, patch=Patch(0.04), budget=replace(QUICK, steps=2))
+    results = run_attack(setup, [target], tmp_path / "out")
     (row,) = results.objects
     assert row["skip_reason"] == {"undefended": None, "defended": None}
     assert results.broken_guarantees == 0
     black = load_attack(attacked.defense, mode="black-box")  # bound to this detector, which it is
     assert black.mode == "black-box"
-    results = run_attack(black, [target], Patch(0.04), replace(QUICK, steps=1), tmp_path / "black-box")
+    setup = replace(black, patch=Patch(0.04), budget=replace(QUICK, steps=1))
+    results = run_attack(setup, [target], tmp_path / "black-box")
     assert results.broken_guarantees == 0
     assert results.to_dict()["defense"]["sha256"] == attacked.defense.sha256
 
@@ -198,7 +201,7 @@ def test_a_broken_guarantee_leaves_one_folder_that_checks_itself(tmp_path):
     PIL.Image.fromarray(make_image()).save(tmp_path / "image.png")
     targets = list(targets_of_images(attacked.pipeline, [tmp_path / "image.png"]))
     budget = AttackBudget(steps=16, restarts=2, views_per_step=8, views_per_batch=32)
-    results = run_attack(attacked, targets, Patch(AREA), budget, tmp_path / "out")
+    results = run_attack(replace(attacked, patch=Patch(AREA), budget=budget), targets, tmp_path / "out")
     assert results.broken_guarantees == 1
     assert results.summary["objects_with_leaking_views"] == 1
     folder = tmp_path / "out" / "broken" / "image-0"

@@ -13,6 +13,7 @@ from objectseeker.attack.artifacts import draw_outcome
 from objectseeker.attack.hiding import EvaluatedImage, HidingOutcome
 from objectseeker.attack.metrics import attack_summary, rate_with_interval, read_recall, recall_bounds, wilson
 from objectseeker.attack.pipeline import PatchTask, Pipeline, Position, Solution, Target
+from objectseeker.attack.setup import AttackSetup
 from objectseeker.defense import DEFAULT_RULE
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.inference.drawing import class_color
@@ -252,7 +253,7 @@ def test_a_patch_against_the_defense_may_be_the_worst_for_the_detector():
 def test_what_an_object_was_taken_for_is_drawn():
     pipeline = pipeline_of()
     for found, drawn in ((boxes((OBJECT, 2)), True), (boxes((NEIGHBOR, 2)), False)):
-        page = np.asarray(draw_outcome(pipeline, outcome_of(pipeline, found), PATCH))
+        page = np.asarray(draw_outcome(AttackSetup(None, pipeline, patch=PATCH), outcome_of(pipeline, found)))
         assert (page == class_color(2)).all(axis=2).any() == drawn
 
 

@@ -19,6 +19,7 @@ from objectseeker.attack.hiding import EvaluatedImage, HidingOutcome
 from objectseeker.attack.metrics import EFFECT_KINDS
 from objectseeker.attack.pipeline import ATTACKED_SYSTEMS, AttackedSystem, PatchTask, Pipeline, Position, Target, fits
 from objectseeker.attack.placement import PositionCertificates, find_leaking_views
+from objectseeker.attack.setup import AttackSetup
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import ObjectSeeker
@@ -57,20 +58,16 @@ PANEL_GAP = 8  # pixels
 LEGEND = (LegendEntry("white: the object", None), LegendEntry("patch", VULNERABLE))
 
 
-def save_outcome(
-    out: Path, pipeline: Pipeline, defense: Defense, outcome: Outcome, patch: Patch, name: str, device: str | None
-) -> None:
+def save_outcome(out: Path, setup: AttackSetup, outcome: Outcome, name: str) -> None:
     """Save the images of one target and, if a guarantee was broken, the reproduction."""
     for system, image in outcome.attacks.items():
         save_image(out / "images" / f"{name}-{system}.png", PIL.Image.fromarray(image.image))
-    save_image(out / "annotated" / f"{name}.jpg", draw_outcome(pipeline, outcome, patch))
+    save_image(out / "annotated" / f"{name}.jpg", draw_outcome(setup, outcome))
     if outcome.guarantee_broken:
-        save_reproduction(out / "broken" / name, pipeline, outcome, patch, defense, device=device)
+        save_reproduction(out / "broken" / name, setup, outcome)
 
 
-def save_reproduction(
-    folder: Path, pipeline: Pipeline, outcome: Outcome, patch: Patch, defense: Defense, *, device: str | None = None
-) -> None:
+def save_reproduction(folder: Path, setup: AttackSetup, outcome: Outcome) -> None:
     """Save both images, the defense, the case, and a script that checks again."""
     attacked, target = outcome.attacks["defended"], outcome.target
     save_image(folder / CLEAN, PIL.Image.fromarray(target.image))
@@ -80,18 +77,18 @@ def save_reproduction(
         "image": target.image_id,
         "box": target.box.tolist(),
         "labels": list(target.labels),
-        "patch": asdict(patch),
+        "patch": asdict(setup.patch),
         "corners": [list(corner) for corner in attacked.task.position.corners],
         "size": list(attacked.task.patch_size),
-        "certification_threshold": pipeline.certification_threshold,
-        "device": device,
+        "certification_threshold": setup.pipeline.certification_threshold,
+        "device": setup.device,
     }
     save_json(folder / CASE, case)
-    if isinstance(defense.detector, str):
-        defense.save(folder / DEFENSE)
+    if isinstance(setup.defense.detector, str):
+        setup.defense.save(folder / DEFENSE)
         save_text(folder / SCRIPT, SCRIPT_TEXT)
     else:  # a callable cannot be loaded again
-        save_json(folder / DEFENSE, defense.to_public_dict())
+        save_json(folder / DEFENSE, setup.defense.to_public_dict())
 
 
 def recheck(folder: Path, seeker: ObjectSeeker | None = None) -> dict[str, Any]:
@@ -163,7 +160,7 @@ def save_image(file: Path, image: PIL.Image.Image) -> None:
     write_atomic(file, lambda stream: image.save(stream, "JPEG" if jpeg else "PNG", **options))
 
 
-def draw_outcome(pipeline: Pipeline, outcome: Outcome, patch: Patch) -> PIL.Image.Image:
+def draw_outcome(setup: AttackSetup, outcome: Outcome) -> PIL.Image.Image:
     """Draw the image without attack and under attack, side by side.
 
     Of a hidden object: the undefended detector attacked, then the defended one, each on the image that decides whether
@@ -171,13 +168,13 @@ def draw_outcome(pipeline: Pipeline, outcome: Outcome, patch: Patch) -> PIL.Imag
     the object itself in thin white on black, the patch in vermilion. Of a wanted box: the defended output with its
     certificates.
     """
-    names = pipeline.class_names
+    pipeline, patch = setup.pipeline, setup.patch
     panels: list[tuple[str, PIL.Image.Image]] = []
     if isinstance(outcome, FabricationOutcome):
         threat = ThreatModel(area=patch.area, aspect=patch.aspect, count=patch.count)
         for title, image in (("no attack", outcome.target.image), ("attacked", outcome.image)):
             result = detect_image(pipeline.seeker, image, threat=threat)
-            panels.append((title, annotate_result(image, result, names, threat)))
+            panels.append((title, annotate_result(image, result, pipeline.class_names, threat)))
         return _side_by_side(panels)
     effects: dict[AttackedSystem, Any] = outcome.effects(pipeline)
     clean = pipeline.rule.prune(outcome.target.observation)

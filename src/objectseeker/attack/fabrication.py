@@ -21,7 +21,6 @@ from objectseeker.attack.losses import fabricating_loss
 from objectseeker.attack.metrics import Row, format_rate, rate_with_interval
 from objectseeker.attack.optimizers import descend, random_search
 from objectseeker.attack.pipeline import (
-    AttackBudget,
     AttackedSystem,
     AttackReport,
     PatchTask,
@@ -37,7 +36,7 @@ from objectseeker.attack.pipeline import (
 )
 from objectseeker.attack.placement import removing_masks
 from objectseeker.attack.setup import AttackSetup
-from objectseeker.attack.whitebox import PatchRenderer, Tensor, WhiteBox, fill_views
+from objectseeker.attack.whitebox import PatchRenderer, Tensor, fill_views
 from objectseeker.core.boxes import Bools, Detections, Floats, iou
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import view_rectangles
@@ -112,36 +111,27 @@ class Fabrication:
     goal: Literal["fabricate", "flip"]
 
     def attack(
-        self,
-        setup: AttackSetup,
-        targets: Sequence[Target],
-        patch: Patch,
-        budget: AttackBudget,
-        *,
-        seed: int = 0,
-        on_progress: Progress = no_progress,
+        self, setup: AttackSetup, targets: Sequence[Target], on_progress: Progress = no_progress
     ) -> list[FabricationOutcome]:
         """Try to make one box per target; no outcome for a target whose image has no room for one."""
-        pipeline, outcomes = setup.pipeline, []
+        pipeline, patch, restarts, outcomes = setup.pipeline, setup.patch, setup.budget.restarts, []
+        optimize = _search if setup.white is None else _optimize
         for number, target in enumerate(targets):
             entropy = [target.number, *target.image_id.encode()]
-            planned = self.plan(pipeline, target, patch, np.random.default_rng([seed, *entropy]))
+            planned = self.plan(pipeline, target, patch, np.random.default_rng([setup.seed, *entropy]))
             if planned is None:
                 continue
             wanted, position = planned
             size = patch.size(*target.image_size)
             tried: list[FabricationOutcome] = []
             curves: tuple[tuple[float, ...], ...] = ()
-            for restart in range(budget.restarts):
-                rng = np.random.default_rng([seed, restart, *entropy])
+            for restart in range(restarts):
+                rng = np.random.default_rng([setup.seed, restart, *entropy])
                 task = PatchTask(wanted, position, initial_patches(wanted, position, size, restart, rng))
-                if setup.white is None:
-                    solution = _search(pipeline, task, budget, rng)
-                else:
-                    solution = _optimize(pipeline, setup.white, task, budget, rng)
+                solution = optimize(setup, task, rng)
                 curves += (solution.loss_curve,)
                 tried.append(replace(judge(pipeline, task, task.draw(solution.patches), patch), loss=solution.loss))
-                on_progress(number * budget.restarts + restart + 1, len(targets) * budget.restarts)
+                on_progress(number * restarts + restart + 1, len(targets) * restarts)
             outcomes.append(replace(max(tried, key=lambda outcome: outcome.severity), loss_curves=curves))
         return outcomes
 
@@ -223,7 +213,9 @@ def judge(pipeline: Pipeline, task: PatchTask, image: Image, patch: Patch) -> Fa
     new = ~repeats(output, previous)
     base = pipeline.base_boxes(attacked)
     certified = pipeline.seeker.certify_not_fabricated(attacked, output, patch).certified[0]
-    supported = _has_support(pipeline, task, output)
+    criteria = pipeline.rule.support_criteria
+    without_patch = _removing(task)[clean.mask_index] & (clean.all_masked.score >= criteria.threshold)
+    supported = criteria.fits(clean.all_masked[without_patch], output).any(axis=0)
     serves = _serves(wanted, output) & new
     return FabricationOutcome(
         task,
@@ -240,13 +232,6 @@ def judge(pipeline: Pipeline, task: PatchTask, image: Image, patch: Patch) -> Fa
 def _serves(wanted: Target, boxes: Detections) -> Bools:
     """Return the boxes that fit the wanted box and have one of its classes."""
     return fits(wanted, boxes) & np.isin(boxes.label, wanted.labels)
-
-
-def _has_support(pipeline: Pipeline, task: PatchTask, output: Detections) -> Bools:
-    """Return the boxes that a clean view without the patches supports."""
-    clean, criteria = task.target.observation, pipeline.rule.support_criteria
-    usable = _removing(task)[clean.mask_index] & (clean.all_masked.score >= criteria.threshold)
-    return np.asarray(criteria.fits(clean.all_masked[usable], output).any(axis=0))
 
 
 def _removing(task: PatchTask) -> Bools:
@@ -267,16 +252,14 @@ def _positions_allowed(output: Detections, task: PatchTask, patch: Patch) -> Boo
     return holds
 
 
-def _optimize(
-    pipeline: Pipeline, white: WhiteBox, task: PatchTask, budget: AttackBudget, rng: np.random.Generator
-) -> Solution:
+def _optimize(setup: AttackSetup, task: PatchTask, rng: np.random.Generator) -> Solution:
     """Raise the score of the wanted box by gradients, in the untouched view and in random masked ones."""
     import torch
 
     def tensor(values: Any) -> Any:
         return torch.as_tensor(np.asarray(values), device=white.device)
 
-    wanted = task.target
+    white, wanted = setup.gradients, task.target
     renderer = PatchRenderer(white, [wanted.image])
     plan = renderer.view_plan(0, view_rectangles(wanted.observation.masks))
     shown = 1 + np.flatnonzero(~_removing(task))
@@ -284,20 +267,20 @@ def _optimize(
     box = tensor(renderer.to_network(0, wanted.box[None])).float()
 
     def loss_of(pixels: Tensor) -> Tensor:
-        masked = rng.choice(shown, min(budget.views_per_step, len(shown)), replace=False)
+        masked = rng.choice(shown, min(setup.budget.views_per_step, len(shown)), replace=False)
         views = np.concatenate([[0], masked]).astype(np.int64)
         inputs = renderer.render(tensor([0]), corner, size, pixels).expand(len(views), -1, -1, -1)
-        inputs = fill_views(inputs, tensor(plan.filled[views]), pipeline.seeker.fill)
+        inputs = fill_views(inputs, tensor(plan.filled[views]), setup.pipeline.seeker.fill)
         boxes, scores = white.window_outputs(inputs, plan.window[views])
         losses = fabricating_loss(boxes, scores, box, tensor(wanted.labels), white.detector.layout.every_class)
         return losses[0] + losses[1:].mean() if len(views) > 1 else losses[0]
 
     start = tensor(task.start).float().permute(0, 3, 1, 2)[None].contiguous()
-    _, best, curve = descend(start, loss_of, budget.steps)
+    _, best, curve = descend(start, loss_of, setup.budget.steps)
     return Solution(task, best[0].round().byte().permute(0, 2, 3, 1).cpu().numpy(), min(curve), tuple(curve))
 
 
-def _search(pipeline: Pipeline, task: PatchTask, budget: AttackBudget, rng: np.random.Generator) -> Solution:
+def _search(setup: AttackSetup, task: PatchTask, rng: np.random.Generator) -> Solution:
     """Raise the score of the wanted box by random search over all views."""
 
     def strength(boxes: Detections) -> float:
@@ -306,9 +289,9 @@ def _search(pipeline: Pipeline, task: PatchTask, budget: AttackBudget, rng: np.r
         return float((boxes.score * iou(task.target.box[None], boxes.xyxy)[0]).max(initial=0.0))
 
     def evaluate(numbers: Sequence[int], patches: Sequence[Any]) -> list[tuple[float, bool]]:
-        seen = pipeline.observe(task.draw(patches[0]))
+        seen = setup.pipeline.observe(task.draw(patches[0]))
         views = [strength(boxes) for boxes in seen.masked]
         return [(-strength(seen.base) - float(np.mean(views or [0.0])), False)]
 
-    ((patches, curve, _),) = random_search([task.start], evaluate, budget.steps, [rng])
+    ((patches, curve, _),) = random_search([task.start], evaluate, setup.budget.steps, [rng])
     return Solution(task, patches, curve[-1], tuple(curve))

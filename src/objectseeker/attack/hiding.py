@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from objectseeker.attack.metrics import (
 from objectseeker.attack.optimizers import attack_by_gradients, attack_by_random_search
 from objectseeker.attack.pipeline import (
     ATTACKED_SYSTEMS,
-    AttackBudget,
     AttackedSystem,
     AttackReport,
     FoundStatus,
@@ -41,7 +39,6 @@ from objectseeker.attack.placement import PositionCertificates, drawn_size, find
 from objectseeker.attack.setup import AttackSetup
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
-from objectseeker.core.threats import Patch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,32 +182,23 @@ class Hiding:
     """The goal to hide objects."""
 
     def attack(
-        self,
-        setup: AttackSetup,
-        targets: Sequence[Target],
-        patch: Patch,
-        budget: AttackBudget,
-        *,
-        seed: int = 0,
-        on_progress: Progress = no_progress,
+        self, setup: AttackSetup, targets: Sequence[Target], on_progress: Progress = no_progress
     ) -> list[HidingOutcome]:
         """Attack every target, first undefended, then defended; outcomes in the order of the targets."""
         pipeline = setup.pipeline
         statuses = [pipeline.judge_observation(target, target.observation) for target in targets]
-        certificates = [pipeline.certify(target, patch) for target in targets]
+        certificates = [pipeline.certify(target, setup.patch) for target in targets]
         images: dict[AttackedSystem, dict[int, EvaluatedImage]] = {}
         for part, system in enumerate(ATTACKED_SYSTEMS):
             tasks = [
                 task
                 for target, status in zip(targets, statuses, strict=True)
                 if getattr(status, system)
-                for task in plan_tasks(pipeline, target, patch, system, budget, seed)
+                for task in plan_tasks(setup, target, system)
             ]
             report = progress_of_part(on_progress, part, len(ATTACKED_SYSTEMS))
-            solutions: list[Solution] = []
-            if tasks:
-                optimize = attack_by_random_search if setup.white is None else partial(attack_by_gradients, setup.white)
-                solutions = optimize(pipeline, tasks, system, budget, seed=seed, on_progress=report)
+            optimize = attack_by_random_search if setup.white is None else attack_by_gradients
+            solutions = optimize(setup, tasks, system, report) if tasks else []
             images[system] = evaluate_solutions(pipeline, solutions, system)
         return [
             HidingOutcome(
@@ -235,13 +223,12 @@ class Hiding:
         )
 
 
-def plan_tasks(
-    pipeline: Pipeline, target: Target, patch: Patch, system: AttackedSystem, budget: AttackBudget, seed: int
-) -> list[PatchTask]:
+def plan_tasks(setup: AttackSetup, target: Target, system: AttackedSystem) -> list[PatchTask]:
     """Return the restarts for one object: none if the threat model allows no position."""
-    rng = np.random.default_rng([seed, target.number, *target.image_id.encode()])
+    patch, budget = setup.patch, setup.budget
+    rng = np.random.default_rng([setup.seed, target.number, *target.image_id.encode()])
     count, size, proven = budget.restarts, drawn_size(target, patch), list[Position]()
-    certificates = PositionCertificates.from_target(pipeline, target, size)
+    certificates = PositionCertificates.from_target(setup.pipeline, target, size)
     if system == "undefended":
         positions = certificates.nearest(patch, count, rng)
     else:

@@ -7,7 +7,7 @@ goes where the certificate is weakest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,9 +56,6 @@ class AttackResult:
 
     setup: AttackSetup
     goal: str
-    patch: Patch
-    budget: AttackBudget
-    seed: int
     outcomes: tuple[Outcome, ...]
     objects: tuple[dict[str, Any], ...]
     summary: dict[str, Any]
@@ -76,10 +73,10 @@ class AttackResult:
             "defense": self.setup.defense.to_public_dict(),
             "device": self.setup.device,
             "mode": self.setup.mode,
-            "patch": asdict(self.patch),
+            "patch": asdict(self.setup.patch),
             "certification_threshold": self.setup.pipeline.certification_threshold,
-            "budget": asdict(self.budget),
-            "seed": self.seed,
+            "budget": asdict(self.setup.budget),
+            "seed": self.setup.seed,
             "summary": self.summary,
             "recall": self.recall,
             "objects": list(self.objects),
@@ -159,12 +156,9 @@ def attack(
         source = open_run(Path(source))
     if isinstance(source, Run):
         defense = source.bind_defense(defense or source.defense())
-    setup = load_attack(
-        defense or Defense.for_detector("builtin"),
-        certification_threshold=certification_threshold,
-        mode=mode,
-        device=device,
-    )
+    defense = defense or Defense.for_detector("builtin")
+    loaded = load_attack(defense, certification_threshold=certification_threshold, mode=mode, device=device)
+    setup = replace(loaded, patch=patch, budget=budget, seed=seed)
     if isinstance(source, Run):
         targets = targets_of_run(setup.pipeline, source, seed)
     else:
@@ -175,18 +169,15 @@ def attack(
         chosen.append(target)
         on_progress(len(chosen), max_objects)
     folder = None if out is None else Path(out)
-    return run_attack(setup, chosen, patch, budget, folder, goal=goal, seed=seed, on_progress=on_progress)
+    return run_attack(setup, chosen, folder, goal=goal, on_progress=on_progress)
 
 
 def run_attack(
     setup: AttackSetup,
     targets: Sequence[Target],
-    patch: Patch,
-    budget: AttackBudget,
     out: Path | None,
     *,
     goal: str = HIDE,
-    seed: int = 0,
     on_progress: Progress = no_progress,
 ) -> AttackResult:
     """Attack targets; write attack.json, images and loss curves to `out`, unless it is None.
@@ -194,7 +185,6 @@ def run_attack(
     Raises:
         ObjectSeekerError: The goal is unknown, or no image has room for a box to make.
     """
-    require_seed(seed)
     _require_goal(goal)
     size = OBJECTS_PER_BATCH.get((setup.device or "cpu").partition(":")[0], 1)
     parts = [targets[start : start + size] for start in range(0, len(targets), size)]
@@ -202,16 +192,18 @@ def run_attack(
     outcomes: list[Outcome] = []
     for number, part in enumerate(parts):
         report = progress_of_part(on_progress, number, len(parts))
-        for outcome in GOALS[goal].attack(setup, part, patch, budget, seed=seed, on_progress=report):
+        for outcome in GOALS[goal].attack(setup, part, report):
             outcomes.append(outcome)
             if out is not None:
                 name = f"{names[outcome.target.image_id]}-{outcome.target.number}"
-                save_outcome(out, setup.pipeline, setup.defense, outcome, patch, name, setup.device)
+                save_outcome(out, setup, outcome, name)
     if not outcomes:
-        raise ObjectSeekerError(f"no image has room for a box to {goal}: got a patch {patch}. Choose other images.")
+        raise ObjectSeekerError(
+            f"no image has room for a box to {goal}: got a patch {setup.patch}. Choose other images."
+        )
     rows = tuple(outcome.to_dict(setup.pipeline) for outcome in outcomes)
     summary, recall = GOALS[goal].measure(rows)
-    result = AttackResult(setup, goal, patch, budget, seed, tuple(outcomes), rows, summary, recall)
+    result = AttackResult(setup, goal, tuple(outcomes), rows, summary, recall)
     if out is not None:
         save_curves(out, outcomes)
         save_json(out / "attack.json", result.to_dict())

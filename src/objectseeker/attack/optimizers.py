@@ -19,18 +19,17 @@ import numpy as np
 
 from objectseeker.attack.losses import LossTargets, boxes_to_plant, hiding_loss, planting_loss
 from objectseeker.attack.pipeline import (
-    AttackBudget,
     AttackedSystem,
     Patches,
     PatchTask,
-    Pipeline,
     Progress,
     Solution,
     no_progress,
     progress_of_part,
 )
 from objectseeker.attack.placement import PositionCertificates
-from objectseeker.attack.whitebox import PatchRenderer, Tensor, WhiteBox, fill_views, unaffected_views
+from objectseeker.attack.setup import AttackSetup
+from objectseeker.attack.whitebox import PatchRenderer, Tensor, fill_views, unaffected_views
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.seeker import view_rectangles
 from objectseeker.detectors.network.preprocess import Size, ViewPlan
@@ -75,14 +74,7 @@ def descend(
 
 
 def attack_by_gradients(
-    white: WhiteBox,
-    pipeline: Pipeline,
-    tasks: Sequence[PatchTask],
-    system: AttackedSystem,
-    budget: AttackBudget,
-    *,
-    seed: int = 0,
-    on_progress: Progress = no_progress,
+    setup: AttackSetup, tasks: Sequence[PatchTask], system: AttackedSystem, on_progress: Progress = no_progress
 ) -> list[Solution]:
     """Run the white-box attack on every task; the solutions are in the order of the tasks.
 
@@ -90,10 +82,10 @@ def attack_by_gradients(
     """
     groups: dict[Size, list[int]] = {}
     for n, task in enumerate(tasks):
-        groups.setdefault(white.place(task.target.image_size).size, []).append(n)
+        groups.setdefault(setup.gradients.place(task.target.image_size).size, []).append(n)
     solved: dict[int, Solution] = {}
     for part, members in enumerate(groups.values()):
-        batch = _AttackBatch(white, pipeline, [tasks[n] for n in members], system, budget, seed)
+        batch = _AttackBatch(setup, [tasks[n] for n in members], system)
         batch.run(progress_of_part(on_progress, part, len(groups)))
         solved |= dict(zip(members, batch.solutions(), strict=True))
     return [solved[n] for n in range(len(tasks))]
@@ -121,23 +113,15 @@ class _TaskState:
 class _AttackBatch:
     """Tasks that go through the network together, and their state."""
 
-    def __init__(
-        self,
-        white: WhiteBox,
-        pipeline: Pipeline,
-        tasks: Sequence[PatchTask],
-        system: AttackedSystem,
-        budget: AttackBudget,
-        seed: int,
-    ) -> None:
+    def __init__(self, setup: AttackSetup, tasks: Sequence[PatchTask], system: AttackedSystem) -> None:
         import torch
 
-        self.white, self.pipeline, self.tasks, self.budget = white, pipeline, tasks, budget
-        self.batch_size = budget.batch_size(white.device)
-        self.rng = np.random.default_rng(seed)
+        self.white, self.pipeline, self.tasks, self.budget = setup.gradients, setup.pipeline, tasks, setup.budget
+        self.batch_size = self.budget.batch_size(self.white.device)
+        self.rng = np.random.default_rng(setup.seed)
         images = {id(task.target.image): task.target.image for task in tasks}
         number = {key: n for n, key in enumerate(images)}
-        self.renderer = PatchRenderer(white, list(images.values()))
+        self.renderer = PatchRenderer(self.white, list(images.values()))
         self.image = [number[id(task.target.image)] for task in tasks]
         self.states = [self._select_views(n, system) for n in range(len(tasks))]
 
@@ -345,13 +329,7 @@ class _AttackBatch:
 
 
 def attack_by_random_search(
-    pipeline: Pipeline,
-    tasks: Sequence[PatchTask],
-    system: AttackedSystem,
-    budget: AttackBudget,
-    *,
-    seed: int = 0,
-    on_progress: Progress = no_progress,
+    setup: AttackSetup, tasks: Sequence[PatchTask], system: AttackedSystem, on_progress: Progress = no_progress
 ) -> list[Solution]:
     """Run the black-box attack on every task, `budget.steps` trials each; solutions in task order.
 
@@ -373,12 +351,13 @@ def attack_by_random_search(
             states.append((loss, not pipeline.judge_observation(target, observation).defended))
         return states
 
+    pipeline = setup.pipeline
     strength = pipeline.detection_strength
     searched = random_search(
         [task.start for task in tasks],
         evaluate,
-        budget.steps,
-        [np.random.default_rng([seed, n]) for n in range(len(tasks))],
+        setup.budget.steps,
+        [np.random.default_rng([setup.seed, n]) for n in range(len(tasks))],
         groups=[id(task.target) for task in tasks],
         on_progress=on_progress,
     )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import numpy as np
 
-from objectseeker.attack.pipeline import Pipeline, Target
+from objectseeker.attack.pipeline import AttackBudget, Pipeline, Target
 from objectseeker.attack.whitebox import WhiteBox
+from objectseeker.core.threats import Patch
 from objectseeker.defense import Defense
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
@@ -28,12 +29,27 @@ MIN_OBJECT_SCORE = 0.5  # at and above which a base box counts as an object, whe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttackSetup:
-    """A defense, bound to its detector, as it runs on a device; `white` are the detector's gradients."""
+    """A defense, bound to its detector, as it runs on a device, and what it is attacked with.
+
+    `white` are the detector's gradients. `seed` is that of positions and initial pixels.
+    """
 
     defense: Defense
     pipeline: Pipeline
     white: WhiteBox | None = None
     device: str | None = None
+    patch: Patch = Patch()  # noqa: RUF009  (frozen)
+    budget: AttackBudget = AttackBudget()  # noqa: RUF009  (frozen)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_seed(self.seed)
+
+    @property
+    def gradients(self) -> WhiteBox:
+        """The detector's gradients, for a white-box attack."""
+        assert self.white is not None
+        return self.white
 
     @property
     def mode(self) -> Mode:

@@ -95,15 +95,11 @@ class Placement:
         elif self.kind == "far" and len(image.objects):
             x, y = (np.unique(np.linspace(0, end, CANDIDATES).astype(np.int64)) for end in free)
             corners = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-            corner = corners[np.argmax(_gaps(corners, size, image).min(axis=1))]
+            boxes = image.objects.xyxy[None]
+            gap = np.maximum(boxes[..., :2] - (corners + size)[:, None], corners[:, None] - boxes[..., 2:])
+            # The larger gap to each object along an axis, as a share of the image.
+            corner = corners[np.argmax((gap / np.array(image.size)).max(axis=-1).min(axis=1))]
         return np.concatenate([corner, size])[None].astype(np.int64)
-
-
-def _gaps(corners: Ints, size: Ints, image: PlacedImage) -> Floats:
-    """Return the larger gap between each patch and each object along an axis, as a share of the image."""
-    boxes = image.objects.xyxy[None]
-    gap = np.maximum(boxes[..., :2] - (corners + size)[:, None], corners[:, None] - boxes[..., 2:])
-    return np.asarray((gap / np.array(image.size)).max(axis=-1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

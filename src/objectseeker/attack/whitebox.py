@@ -26,7 +26,7 @@ from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.masks import Image, Masks
 from objectseeker.core.pruning import EDGE
 from objectseeker.detectors.network import NetworkDetector, Predict
-from objectseeker.detectors.network.preprocess import InputPlacement, Resampling, Singles, Size, ViewPlan
+from objectseeker.detectors.network.preprocess import InputPlacement, Size, ViewPlan
 
 Tensor = Any
 
@@ -113,7 +113,7 @@ class PatchRenderer:
         self.white, self.images = white, images
         self.placements = [white.place((image.shape[1], image.shape[0])) for image in images]
         assert len({placement.size for placement in self.placements}) == 1, "images of several network input sizes"
-        self.weights = [tuple(resize_matrix(axis.resampling) for axis in (p.x, p.y)) for p in self.placements]
+        self.weights = [tuple(axis.resampling.matrix() for axis in (p.x, p.y)) for p in self.placements]
         tall, wide = (max(image.shape[axis] for image in images) for axis in (0, 1))
         raw = np.zeros((len(images), tall, wide, 3), np.uint8)
         for slot, image in zip(raw, images, strict=True):
@@ -255,13 +255,6 @@ def fill_views(inputs: Tensor, filled: Tensor, value: int) -> Tensor:
 def straight_through(value: Tensor, gradient: Tensor) -> Tensor:
     """Return `value` in the forward pass, with the gradient of `gradient` in the backward pass."""
     return gradient + (value - gradient).detach()
-
-
-def resize_matrix(axis: Resampling) -> Singles:
-    """Return the resize weights of one axis as a matrix (resized, raw)."""
-    matrix = np.zeros((axis.resized, axis.raw), np.float32)
-    np.add.at(matrix, (np.arange(axis.resized)[:, None], axis.tap), axis.weight)
-    return matrix
 
 
 def _flagged_range(flags: Bools) -> tuple[Ints, Ints]:

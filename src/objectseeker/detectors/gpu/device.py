@@ -142,10 +142,7 @@ def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: Any) -> 
 
 @lru_cache(maxsize=64)
 def _table(axis: Resampling, device: Any) -> Tensor:
-    """The weights of `axis` as a matrix, resized x raw."""
-    dense = np.zeros((axis.resized, axis.raw), np.float32)
-    np.add.at(dense, (np.arange(axis.resized)[:, None], axis.tap), axis.weight)
-    return torch.from_numpy(dense).to(device)
+    return torch.from_numpy(axis.matrix()).to(device)
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------

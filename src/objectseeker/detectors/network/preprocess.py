@@ -64,6 +64,12 @@ class Resampling:
     first: Ints
     last: Ints
 
+    def matrix(self) -> Singles:
+        """Return the weights as a matrix, resized x raw."""
+        dense = np.zeros((self.resized, self.raw), np.float32)
+        np.add.at(dense, (np.arange(self.resized)[:, None], self.tap), self.weight)
+        return dense
+
 
 def resampling(raw: int, resized: int) -> Resampling:
     """Compute bilinear weights from `raw` to `resized` pixels; when shrinking, every raw pixel counts."""
