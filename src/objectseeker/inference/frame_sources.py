@@ -20,7 +20,7 @@ import numpy as np
 from objectseeker.core.masks import Image, as_image
 from objectseeker.core.recipes import rolling_index
 from objectseeker.datasets.sequences import natural_sort_key, number_frames
-from objectseeker.errors import ObjectSeekerError, require_count, require_number
+from objectseeker.errors import ObjectSeekerError, import_optional, require_count, require_number
 from objectseeker.files.images import load_image, no_image_in, reject_oversized, walk_images
 from objectseeker.files.remote import is_url, redact_url
 
@@ -267,11 +267,7 @@ def _require_rate(rate: float) -> None:
 
 def import_pyav() -> Any:
     """Import the module `av`; without it, say how to install it."""
-    try:
-        import av
-    except ImportError:
-        raise ObjectSeekerError("video needs PyAV: pip install 'objectseeker[video]'") from None
-    return av
+    return import_optional("av", "video needs PyAV: pip install 'objectseeker[video]'")
 
 
 def is_video(source: str) -> bool:

@@ -27,7 +27,7 @@ import PIL.Image
 from objectseeker.core.masks import Image
 from objectseeker.datasets import READERS, Dataset, match_classes, open_dataset
 from objectseeker.datasets.parsing import read_bytes
-from objectseeker.defense import Defense, spec_without_path
+from objectseeker.defense import spec_without_path
 from objectseeker.detectors import unverified_reason
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.atomic import save_json, write_atomic
@@ -212,7 +212,9 @@ class ImageDetection(DetectionRun):
         settings: dict[str, Any] = {"certified": self.totals.threat, "only_certified": self.only_certified}
         if self.out is not None:
             assert self.defense is not None
-            settings["defense"] = _defense_key(self.defense)
+            # Everything that two defenses of one sha256 have in common.
+            spec = spec_without_path(self.defense.detector_name)
+            settings["defense"] = self.defense.to_dict() | {"detector": spec, "threshold_schedule": None}
         with nullcontext() if self.out is None else open_journal(self.out, settings) as journal:
             skip_new = self._start(journal, on_start)
             done: list[tuple[ImageSource, str]] = []
@@ -360,11 +362,6 @@ def save_results(
         return names
     save_json(out / "certificates.json", totals.certificates | info)
     return [*names, "certificates.json"]
-
-
-def _defense_key(defense: Defense) -> dict[str, Any]:
-    """Return everything that two defenses of one sha256 have in common."""
-    return defense.to_dict() | {"detector": spec_without_path(defense.detector_name), "threshold_schedule": None}
 
 
 def encode_jpeg(annotated: PIL.Image.Image) -> bytes:

@@ -124,17 +124,6 @@ def strip_from_numbers(numbers: Any, width: int, height: int, masking: Masking) 
     return masked, axis, start, end
 
 
-def require_band_widths(widths: Any) -> tuple[float, float]:
-    """Check the narrowest and the widest band, as fractions of the axis."""
-    try:
-        narrowest, widest = (require_number(width, "a band width") for width in widths)
-    except (TypeError, ValueError):
-        narrowest, widest = 1.0, 0.0
-    if not 0 <= narrowest <= widest < 1:
-        raise ObjectSeekerError(f"band_widths must be two ascending fractions of the axis, below 1: got {widths!r}.")
-    return narrowest, widest
-
-
 def _uniform(rng: Any) -> list[float]:
     if isinstance(rng, np.random.Generator):
         return [float(number) for number in rng.random(4)]
@@ -169,7 +158,15 @@ class Masking:
     def __post_init__(self) -> None:
         for name in ("probability", "band_fraction", "min_visible"):
             require_fraction(getattr(self, name), name)
-        object.__setattr__(self, "band_widths", require_band_widths(self.band_widths))  # also from a list
+        try:
+            narrowest, widest = (require_number(width, "a band width") for width in self.band_widths)
+        except (TypeError, ValueError):
+            narrowest, widest = 1.0, 0.0
+        if not 0 <= narrowest <= widest < 1:
+            raise ObjectSeekerError(
+                f"band_widths must be two ascending fractions of the axis, below 1: got {self.band_widths!r}."
+            )
+        object.__setattr__(self, "band_widths", (narrowest, widest))  # also from a list
         if self.mask_mode not in get_args(MaskMode):
             modes = ", ".join(get_args(MaskMode))
             raise ObjectSeekerError(f"mask_mode must be one of {modes}: got {self.mask_mode!r}.")
