@@ -1,4 +1,4 @@
-"""Options that several commands share, written once: groups of them, what is made of each group, and `--set`.
+"""Options that several commands share: groups of them, what is made of each group, and `--set`.
 
 A command names a group as one parameter; `expand_groups` shows the command line its fields as single options.
 """

@@ -1,4 +1,4 @@
-"""Conversion of boxes and their certificates to and from supervision, COCO results and FiftyOne; certified recall.
+"""Conversion of boxes and certificates to and from supervision, COCO and FiftyOne; certified recall.
 
 None of these is needed to import this module. Boxes are in raw image pixels unless a function states otherwise.
 
