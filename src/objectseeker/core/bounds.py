@@ -70,7 +70,7 @@ def _exact(m: Floats, g: Floats, filter_ioa: float, margin: float) -> Floats:
         smallest = np.full(w.shape, np.inf)
         for u in candidates:
             u = np.fmin(np.fmax(u, share * wide), wide)  # 0 / 0 becomes the least width
-            covered = np.clip(u - a, 0, w) * np.clip(c / u - b, 0, h)
+            covered = np.minimum(np.maximum(u - a, 0), w) * np.minimum(np.maximum(c / u - b, 0), h)
             smallest = np.fmin(smallest, covered)  # 0 / 0 of a box without width does not count
     return _share(np.where(np.isfinite(smallest), smallest, 0.0), g)
 

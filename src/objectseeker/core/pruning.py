@@ -47,12 +47,12 @@ def is_filtered(rule: PruningRule, masked: Detections, base: Detections) -> Bool
 
 def cut_by_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
     """Return the boxes within EDGE of the axis of a line of their mask."""
-    cut = np.zeros(len(boxes), np.bool_)
+    cut, near = np.zeros(len(boxes), np.bool_), EDGE * masks.extent
     for edge in range(4):
         axis = edge % 2
         line = masks.rectangle[mask_of, edge]
         gap = np.maximum(boxes[:, axis] - line, line - boxes[:, axis + 2])
-        cut |= masks.is_line[mask_of, edge] & (gap <= EDGE * masks.extent[axis])
+        cut |= masks.is_line[mask_of, edge] & (gap <= near[axis])
     return cut
 
 

@@ -181,13 +181,13 @@ def non_overlapping(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
 
     A box is that far inside of every line of the rectangle that its mask keeps, or outside of a band beyond one line.
     """
-    is_band = masks.is_band[mask_of]
+    is_band, extent = masks.is_band[mask_of], masks.extent
     inside, beyond = ~is_band, np.zeros(len(boxes), np.bool_)
     for edge in range(4):
         axis = edge % 2
         line, is_line = masks.rectangle[mask_of, edge], masks.is_line[mask_of, edge]
-        after = CLEARANCE_DIVISOR * (boxes[:, axis] - line) > masks.extent[axis]
-        before = CLEARANCE_DIVISOR * (line - boxes[:, axis + 2]) > masks.extent[axis]
+        after = CLEARANCE_DIVISOR * (boxes[:, axis] - line) > extent[axis]
+        before = CLEARANCE_DIVISOR * (line - boxes[:, axis + 2]) > extent[axis]
         inside &= (after if edge < 2 else before) | ~is_line
         beyond |= (before if edge < 2 else after) & is_line
     return np.asarray(inside | (is_band & beyond))
