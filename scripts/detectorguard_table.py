@@ -104,8 +104,8 @@ def cost_rows(image_set: ImageSet, comparison: DetectorGuardComparison, ks: Iter
         if row.guarded
     ]
     for step in by_lines(image_set, comparison.settings, ks):
-        assert step.forward_passes is not None
-        rows.append(_cost_row("ObjectSeeker", int(step.value), step.forward_passes, step.outcome.certified_recall()))
+        passes = step.columns["forward_passes"]
+        rows.append(_cost_row("ObjectSeeker", int(step.value), passes, step.outcome.certified_recall()))
     return rows
 
 

@@ -30,8 +30,9 @@ from typing import Any
 
 from data_files import CONDITIONS
 
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.files.atomic import save_text
-from objectseeker.metrics.claim import Claim, claim_rows
+from objectseeker.metrics.claim import Claim
 from objectseeker.text import to_markdown
 
 ROOT = Path(__file__).parents[1]
@@ -104,10 +105,29 @@ def choose(cells: list[str], wanted: str | None, what: str) -> list[int]:
     return [cells.index(name) for name in names]
 
 
+def claim_rows() -> list[dict[str, str]]:
+    """The table of claims, by dataset and name."""
+    claims = [Claim.load(file) for file in (ROOT / "claims").glob("*.json")]
+
+    def row(claim: Claim) -> dict[str, str]:
+        cells = {name: f"{metric.value:.1f}" for name, metric in claim.metrics.items()}
+        return {
+            "entry": claim.name,
+            "dataset": f"{claim.dataset}, {claim.images} images",
+            "passes": str(claim.forward_passes),
+            "AP50 undefended": cells.get("undefended.ap50", "-"),
+            "AP50": cells.get("defended.ap50", "-"),
+            "clean recall": cells.get("defended.clean_recall", "-"),
+            **{f"certified {where}": cells.get(f"defended.certified_recall.{where}", "-") for where in PATCH_LOCATIONS},
+        }
+
+    return [row(claim) for claim in sorted(claims, key=lambda one: (one.dataset, one.name))]
+
+
 def table(name: str, options: dict[str, str]) -> str:
     """Return the Markdown table of a data file, or of the claims."""
     if name == "claims":
-        return to_markdown(claim_rows([Claim.load(file) for file in sorted((ROOT / "claims").glob("*.json"))]))
+        return to_markdown(claim_rows())
     data = load(name)
     columns, rows = data["columns"], [[show(cell) for cell in row] for row in data["rows"]]
     chosen = choose(columns, options.get("columns"), f"column of {name}:")

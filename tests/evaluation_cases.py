@@ -25,7 +25,7 @@ THREAT = {
     "certification_threshold": "certification_threshold",
 }
 THREAT |= {"bound": "bound"}
-POINT = ("clean_recall", "base_threshold", "clean_recall_is_default", "fppi")
+POINT = ("clean_recall", "base_threshold", "fppi")
 
 
 def made(**values) -> EvaluationSettings:
@@ -202,4 +202,4 @@ def evaluated(images, settings: EvaluationSettings, **options) -> dict:
 
 def tabled(sweep, *arguments, **options) -> list[dict]:
     """The rows of a sweep, as they go into a table."""
-    return [row.to_row() for row in sweep(*arguments, **options)]
+    return [row if isinstance(row, dict) else row.to_row() for row in sweep(*arguments, **options)]

@@ -6,7 +6,6 @@ reads as 0.0. Checks in `__post_init__` apply as everywhere else. Every error is
 key (`rule.mask_threshold`), the value got and what to do. Equal content is written as equal bytes.
 
     settings = codec.read_json(path.read_bytes(), Settings, str(path), format=1, fix="write it with objectseeker tune")
-    policy = codec.read_toml(text, Policy, "policy.toml")
     options = codec.from_plain(values, Options, "the options")    # from dicts and lists
     save_text(path, codec.write_json(settings, indent=2) + "\n")
 
@@ -99,19 +98,14 @@ def parse_json(content: bytes | str, document: str, *, fix: str = "") -> Any:
         raise ObjectSeekerError(_sentence(document, f"is not valid JSON ({reason})", fix)) from None
 
 
-def read_toml(text: str, kind: type[T], document: str, *, format: int | None = None, fix: str = "") -> T:
-    """Read a TOML document, by the same rules as `read_json`."""
-    return from_plain(parse_toml(text, document, fix=fix), kind, document, format=format, fix=fix)
-
-
-def parse_toml(text: str, document: str, *, fix: str = "") -> dict[str, Any]:
+def parse_toml(text: str, document: str) -> dict[str, Any]:
     """Parse TOML into plain values; reject numbers that are not finite."""
     try:
         return tomllib.loads(text, parse_float=lambda number: _finite(number, document))
     except ObjectSeekerError:
         raise
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError, too
-        raise ObjectSeekerError(_sentence(document, f"is not valid TOML ({error})", fix)) from None
+        raise ObjectSeekerError(f"{document} is not valid TOML ({error})") from None
 
 
 def from_plain(values: Any, kind: type[T], document: str, *, format: int | None = None, fix: str = "") -> T:

@@ -237,7 +237,7 @@ class Defense:
                 their checksum.
         """
         document = codec.from_plain(
-            content, _Document, source, format=FORMAT, fix="write it with Defense.save or objectseeker tune"
+            content, _DefenseFile, source, format=FORMAT, fix="write it with Defense.save or objectseeker tune"
         )
         values = {item.name: getattr(document, item.name) for item in fields(cls)}
         try:
@@ -284,7 +284,7 @@ class Defense:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Document:
+class _DefenseFile:
     """A defense file, without its format."""
 
     detector: str

@@ -34,6 +34,8 @@ def test_evaluate_shows_outside_where_there_are_windows(workplace):
     assert 0 < found["defended"]["certified_recall"]["outside"] < 100
     assert "defended.certified_recall.outside" in found["intervals"]
     assert "certified outside" in run(workplace, "evaluate", "run").stdout
+    (of_class,) = json.loads(run(workplace, "evaluate", "run", "--by", "class", "--json").stdout)["slices"]["rows"]
+    assert of_class["certified_anywhere"] == found["defended"]["certified_recall"]["anywhere"]
     plain = json.loads(run(workplace, "evaluate", "plain", "--json").stdout)
     assert list(plain["defended"]["certified_recall"]) == ["far", "close", "over", "anywhere"]
     run(workplace, "evaluate", "run", "--objects", "objects.csv")

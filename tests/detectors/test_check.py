@@ -135,8 +135,8 @@ def failures(detector):
 def test_a_pure_detector_passes_everything():
     report = check(pure, scene(), masks=Halves(3))
     assert (report.passed, report.failed) == (True, ())
-    assert sum(result.passed is True for result in report.results) == 7
-    assert [result.detail for result in report.results if result.passed is None] == ["bit-identical"] * 3
+    assert sum(result.passed is True for result in report.checks) == 7
+    assert [result.detail for result in report.checks if result.passed is None] == ["bit-identical"] * 3
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_masking_after_a_resize_passes_with_the_support_margin():
 @pytest.mark.parametrize("masks", [Bands(0.02), Pairs(2), Halves(1) + Bands(0.05, spacing=0.5)])
 def test_views_of_any_masks_are_checked(masks):
     sound, leaking = (
-        next(r for r in check(detector, scene(), masks=masks).results if r.name == "ignores removed pixels")
+        next(r for r in check(detector, scene(), masks=masks).checks if r.name == "ignores removed pixels")
         for detector in (Resizing(leaks=False), Resizing(leaks=True))
     )
     assert sound.passed
@@ -189,7 +189,7 @@ def test_views_of_any_masks_are_checked(masks):
 )
 def test_the_view_that_leaks_is_named(masks, view, name):
     leak = OpenView(view % masks.forward_passes(90, 60))
-    (result,) = (r for r in check(leak, scene(), masks=masks).results if r.passed is False)
+    (result,) = (r for r in check(leak, scene(), masks=masks).checks if r.passed is False)
     assert result.detail.startswith(f"the view without {name}, after removed pixels changed: ")
 
 
@@ -210,7 +210,7 @@ def test_a_batch_dependent_detector_also_leaks_removed_pixels():
 
 def test_an_image_with_nothing_in_it_is_said_to_check_less():
     dark = np.zeros((40, 40, 3), np.uint8)
-    results = {r.name: r for r in check(pure, dark, masks=Halves(2)).results}
+    results = {r.name: r for r in check(pure, dark, masks=Halves(2)).checks}
     geometry = results["boxes are x1, y1, x2, y2 in raw pixels"]
     assert geometry.passed is None
     assert "not checked" in geometry.detail
@@ -232,7 +232,7 @@ def test_whoever_watches_is_told_every_check_and_every_run_of_it():
 
     results = []
     report = check(pure, scene(), masks=Halves(2), batch_size=3, open_progress=watch, on_result=results.append)
-    assert report.results == tuple(results)
+    assert report.checks == tuple(results)
     assert [result.name for result in results][: len(bars)] == list(bars)
     assert "ignores removed pixels" in bars
     for name, (runs, bar) in bars.items():
@@ -244,7 +244,7 @@ def test_labels_without_a_name_are_a_finding():
         return [Detections(found.xyxy, found.score, found.label + 2) for found in pure(images)]
 
     unnamed.names = ("a", "b")
-    first, *_ = check(unnamed, scene(), masks=Halves(1)).results
+    first, *_ = check(unnamed, scene(), masks=Halves(1)).checks
     assert not first.passed
     assert first.detail == "labels 2 to 2, but its 2 names are for 0 to 1"
 

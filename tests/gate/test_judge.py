@@ -342,7 +342,7 @@ CHECK = DetectorCheck("toy", "halves:6", DEFENSE.fill, FINDINGS, None)
         ({"detector": "other"}, "undecided", "about the detector other, not toy"),
         ({"masks": "halves:4"}, "undecided", "checked under halves:4"),
         ({"fill": 0}, "undecided", "fill 0"),
-        ({"results": (CheckResult("deterministic", False, ""),)}, "fail", "these checks failed: deterministic"),
+        ({"checks": (CheckResult("deterministic", False, ""),)}, "fail", "these checks failed: deterministic"),
     ],
 )
 def test_check_detector_must_have_passed_for_this_very_defense(tmp_path, changes, outcome, reason):

@@ -13,9 +13,8 @@ import pytest
 from objectseeker import Rule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.gate.judge import FailureExample, GateResult, RequirementResult
-from objectseeker.gate.page import notebook_html, render_examples, to_html
+from objectseeker.gate.page import notebook_html, render_examples, to_html, to_junit, verdict_markdown
 from objectseeker.gate.policy import parse_policy
-from objectseeker.gate.verdict_text import to_junit, verdict_markdown
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 
 EVIL = "a|b <script>alert(1)</script>\x1b[31m\u202e `x`\n# top"

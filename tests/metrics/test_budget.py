@@ -35,7 +35,6 @@ SIZES = [(100, 100), (200, 60), (60, 60)] * 2
 SEARCH = SearchSpec(
     mask_floor=0.1,
     clean_recall=0.9,
-    recall_of="undefended",
     max_ap_loss=20.0,
     losses=(),
     rule_kinds=("paper",),
@@ -134,7 +133,7 @@ def test_progress_names_recipes_and_settings(run):
     steps = []
     searched(run, [9], on_progress=lambda *step: steps.append(step))
     assert steps[0] == ("masks tried", 1, 2)
-    assert steps[-1] == ("masks searched in full", 1, 1)
+    assert steps[-1] == ("masks searched in full", 2, 2)
     settings = [done for what, done, _ in steps if what == "settings tried"]
     assert settings == list(range(1, len(settings) + 1))
     assert len(settings) > 42

@@ -13,7 +13,7 @@ from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ImageSet, evaluate_images
 from objectseeker.metrics.defended_images import DefendedImageSet
-from objectseeker.metrics.replay import find_candidates, replay_pruning
+from objectseeker.metrics.replay import find_candidates
 
 
 def with_evidence(chosen, evidence_alpha, evidence_beta, power):
@@ -42,7 +42,7 @@ def check_against_prune(images, chosen, classwise, floor=None):
     rules = [chosen.on_curve(float(score)) for score in BASE_THRESHOLDS]
     candidates = find_candidates(observations(images), rules[0], chosen.min_mask_score if floor is None else floor)
     different = 0
-    for rule, added in zip(rules, replay_pruning(candidates, rules), strict=True):
+    for rule, added in zip(rules, candidates.replay(rules), strict=True):
         for number, observed in enumerate(images):
             hulls = added.detections[added.image == number]
             found = Detections.concatenate([observed.observation.base.with_min_score(rule.base_threshold), hulls])
@@ -74,18 +74,18 @@ def test_a_base_box_explains_up_to_its_own_score():
 def test_rules_that_the_candidates_were_not_found_for_are_refused():
     candidates = find_candidates(observations(run(1)), Rule(), 0.3)
     good = Rule(base_threshold=0.2, mask_threshold=0.3)
-    assert len(list(replay_pruning(candidates, [good]))) == 1
+    assert len(list(candidates.replay([good]))) == 1
     for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}, {"mask_threshold": 0.29}):
         with pytest.raises(ObjectSeekerError, match=r"candidates were found|must count from"):
-            next(replay_pruning(candidates, [dataclasses.replace(good, **bad)]))
+            next(candidates.replay([dataclasses.replace(good, **bad)]))
     with pytest.raises(ObjectSeekerError, match=r"from a score of 0\.4 on, not from 0\.35"):
-        next(replay_pruning(candidates, [Rule(base_threshold=0.4, mask_threshold=0.35)]))
+        next(candidates.replay([Rule(base_threshold=0.4, mask_threshold=0.35)]))
 
 
 def test_images_without_masked_boxes():
     images = run(5, generous=0.0)
     candidates = find_candidates(observations(images), Rule(), 0.0)
-    assert [len(added) for added in replay_pruning(candidates, [Rule()])] == [0]
+    assert [len(added) for added in candidates.replay([Rule()])] == [0]
     assert np.array_equal(candidates.first, np.zeros(len(images) + 1))
 
 

@@ -213,7 +213,8 @@ def check_what_remains(page, run: Run) -> None:
     more = 0
     for (area, aspect, threshold), images in zip(asked, found, strict=True):
         patch = Patch(area, aspect, "anywhere")
-        wanted = [one.count for one in joint_certificates(proofs, run.rule, patch, certification_threshold=threshold)]
+        (found,) = joint_certificates(proofs, run.rule, [patch], certification_threshold=threshold)
+        wanted = [one.count for one in found]
         assert images == [[count, count] for count in wanted]
         more += sum(wanted) - int(
             certified_objects(proofs, run.rule, [patch], certification_threshold=threshold)[0].sum()

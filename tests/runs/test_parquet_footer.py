@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from objectseeker import ObjectSeekerError
-from objectseeker.runs.parquet_footer import stated_sizes
-from objectseeker.runs.tables import require_bounded
+from objectseeker.runs.tables import require_bounded, stated_sizes
 
 # In a process of its own, since a fault of native code would end it. pyarrow aborts at some of these footers when it is
 # on reading the metadata of a column: "Definition level histogram size mismatch".

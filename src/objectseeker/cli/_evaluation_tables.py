@@ -11,7 +11,7 @@ from objectseeker.cli._console import terminal_table
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.metrics.evaluation import Evaluation
-from objectseeker.metrics.settings import describe_operating_point
+from objectseeker.metrics.settings import describe_point
 from objectseeker.metrics.slices import SliceMetrics, describe_worst, worst_slices
 from objectseeker.metrics.track_certificates import ESTIMATED, TrackCertificate, TrackCertificates
 from objectseeker.text import per_image, percent, plural, to_csv, to_markdown, transpose
@@ -86,7 +86,7 @@ def summarize(found: Evaluation) -> str:
 
 def title_of(found: Evaluation) -> str:
     """Return protocol, operating point and number of images."""
-    where = describe_operating_point(found.settings)
+    where = f"at {describe_point(found.settings)}"
     counts = f"{plural(found.images, 'image')}, {plural(found.objects, 'object')}"
     intervals = "; 95 % intervals" if found.intervals else ""
     return f"protocol: {found.settings.protocol()}; {where}; {counts}{intervals}"

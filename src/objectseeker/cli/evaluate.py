@@ -108,7 +108,6 @@ def evaluate(
     from objectseeker import metrics
     from objectseeker.cli import _evaluation_tables as tables
     from objectseeker.metrics.evaluation import settings_for
-    from objectseeker.metrics.slices import measure_slices
 
     point, model = parse_operating_point(operating_point), threat.threat_model()
     wanted = set(measure or ())
@@ -166,7 +165,7 @@ def evaluate(
         under_attack = read_recall(attacked, deployed, model.patches(), certification_threshold=threshold)
     rows = []
     if requested and found.defended.rule is not None:
-        rows = measure_slices(found.tally, tagged, requested, model)
+        rows = found.by(*requested, tags=tagged)
     certificates = None if criteria is None else usable_tracks(run, found.tracks, tracks)
     if out is not None:
         tables.save(out, found, under_attack, rows)

@@ -124,7 +124,7 @@ def print_verdict(result: GateResult) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from objectseeker.gate.verdict_text import MARKS, format_metric, format_reason
+    from objectseeker.gate.page import MARKS, format_metric, format_reason
     from objectseeker.text import escape_invisible
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)

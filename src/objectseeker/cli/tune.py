@@ -257,7 +257,6 @@ def _fixed_settings(settings: Sequence[str]) -> tuple[dict[str, tuple[float, ...
 def _sliced(run: Run, tuning: Tuning, threat: ThreatModel, tags: ImageTags, requested: list[str]) -> list[SliceMetrics]:
     """Return the metrics of the best rule slice by slice, on the images that were not searched."""
     from objectseeker.metrics import EvaluationSettings, evaluate_images
-    from objectseeker.metrics.slices import measure_slices
 
     schedule = tuning.best.search_split.schedule
     assert schedule is not None  # by labels
@@ -266,7 +265,7 @@ def _sliced(run: Run, tuning: Tuning, threat: ThreatModel, tags: ImageTags, requ
     images = [every[n] for n in tuning.held_out.tolist()]
     with progress("measuring slices", len(images)) as bar:
         found = evaluate_images(images, run.label_map, settings, intervals=False, on_image=bar.advance)
-    return measure_slices(found.tally, tags.of(tuning.held_out), requested, settings.threat)
+    return found.by(*requested, tags=tags.of(tuning.held_out))
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 objectness       the objectness map, its votes and alerts
 features         the deployed guard, its network, and features stored in a run
 certification    certificates, in our threat model and in the published one
-metrics          AP, false alerts and certified recall
-comparison       the call that compares, and its table
+comparison       AP, false alerts and certified recall; the call that compares, and its table
 """
 
 from __future__ import annotations

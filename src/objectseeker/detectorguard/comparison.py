@@ -1,4 +1,12 @@
-"""Compare DetectorGuard with the undefended detector and ObjectSeeker on the same images."""
+"""Compare DetectorGuard with the undefended detector and ObjectSeeker on the same images.
+
+The output at a base threshold is the base boxes of at least that score, or an alert instead of them. On a clean image
+an alert is false: its boxes are lost and its objects are missed (as published). The higher the base threshold, the
+fewer boxes explain objectness, so an image that alerts at one base threshold alerts at every higher one.
+
+All boxes of the deployed guard explain, including those of classes that the dataset lacks. Metrics count the output in
+the dataset's labels. Certificates are class-agnostic, so an object needs no detector label.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +16,28 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools
+from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.rules import Rule
-from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
 from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.detectorguard.certification import GuardCertificates, certify_guarded, certify_published
 from objectseeker.detectorguard.features import ObjectnessFeatures, add_features, describe, read_features
-from objectseeker.detectorguard.metrics import (
-    MAX_FALSE_ALERT_RATE,
-    GuardedDetector,
-    ObjectnessMaps,
-    certify_images,
-    tune_thresholds,
+from objectseeker.detectorguard.objectness import (
+    FEATURE_STEP,
+    Features,
+    Grid,
+    explaining_score,
+    has_cluster,
+    max_votes,
+    required_votes,
 )
-from objectseeker.detectorguard.objectness import FEATURE_STEP, Features
+from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.metrics.average_precision import undefended_curve
+from objectseeker.metrics.average_precision import NO_BOXES, Curve, defended_curve, match_rows, undefended_curve
 from objectseeker.metrics.defended_images import shares
 from objectseeker.metrics.evaluation import evaluate_images
 from objectseeker.metrics.image_set import ImageSet, split_images
-from objectseeker.metrics.settings import EvaluationSettings
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 from objectseeker.runs.observe import Progress
 from objectseeker.runs.run import Run
 from objectseeker.text import percent, plural, to_html
@@ -36,6 +47,8 @@ Shares = Mapping[PatchLocation, float | None]
 DEFAULT_CLEAN_RECALL = 0.8
 PUBLISHED_SCHEDULE = ThresholdSchedule(alpha=0.8, beta=0.5)  # of ObjectSeeker's paper
 MAX_AP_LOSSES = (np.inf, 1.0)  # points that tuning may cost: any, and as many as ObjectSeeker's default rule
+MAX_FALSE_ALERT_RATE = 0.05  # that thresholds are tuned to
+OBJECTNESS_THRESHOLDS: Ints = np.unique(np.rint(np.geomspace(16, 2048, 141)).astype(np.int64))  # candidates
 FORWARD_PASSES = 2  # one of the detector, one of the objectness network
 
 
@@ -253,12 +266,10 @@ def _at_some_recall(
     settings: EvaluationSettings, image_sets: Sequence[ImageSet]
 ) -> tuple[EvaluationSettings, str | None]:
     """Return the settings at a clean recall, and a note if that one is a default."""
-    requested = settings.clean_recall
-    if requested is not None and not settings.clean_recall_is_default:
+    if settings.clean_recall is not None:
         return settings, None
-    default = DEFAULT_CLEAN_RECALL if requested is None else requested
     reached = min(undefended_curve(image_set).max_clean_recall for image_set in image_sets) / 100
-    note = "no clean recall was requested, and defenses are compared at one: "
+    note, default = "no clean recall was requested, and defenses are compared at one: ", DEFAULT_CLEAN_RECALL
     if reached < default:
         return settings.at_clean_recall(reached), f"{note}the highest that is reached, since {default:g} is not"
     return settings.at_clean_recall(default), f"{note}{default:g}"
@@ -272,7 +283,8 @@ def _guarded_row(
     assert settings.clean_recall is not None
     guarded = GuardedDetector.measure(maps, threshold)
     curve = guarded.curve
-    verdicts = certify_images(maps, features, threshold, settings.threat.at_all_locations(has_windows=False).patches())
+    patches = settings.threat.at_all_locations(has_windows=False).patches()
+    verdicts, published = certify_guarded_images(maps, features, threshold, patches)
     at_point: dict[str, Any] = {}
     at = curve.row_at_recall(settings.clean_recall)
     if at is not None:
@@ -290,7 +302,7 @@ def _guarded_row(
         ap50=curve.mean_ap50,
         max_clean_recall=curve.max_clean_recall,
         certified_recall=_shares(verdicts.certified),
-        certified_published=_shares(verdicts.published),
+        certified_published=_shares(published),
         vacuous_far=int(verdicts.vacuous[PATCH_LOCATIONS.index("far")].sum()),
         **at_point,
     )
@@ -330,3 +342,132 @@ def _shares(verdicts: Bools) -> Shares:
 
 def _two_digits(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+# DetectorGuard measured as ObjectSeeker is
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectnessMaps:
+    """Everything that alerts depend on, for every image of a set, at all thresholds and base thresholds."""
+
+    image_set: ImageSet
+    grids: tuple[Grid, ...]
+    votes: tuple[Ints, ...]  # of the class with most votes
+    explained: tuple[Floats, ...]  # the highest score of a box that explains a position
+
+    @classmethod
+    def from_images(cls, image_set: ImageSet, features: Iterable[Features], network: Size) -> ObjectnessMaps:
+        """Return the maps from the features of every image, in order, and the size of the network's input."""
+        grids, votes, explained = [], [], []
+        for image, of_image in zip(image_set.images, features, strict=True):
+            grid = Grid.for_image((image.observation.width, image.observation.height), network)
+            if of_image.shape[:2] != grid.shape:
+                raise ObjectSeekerError(
+                    f"image {image.id!r} has features of shape {of_image.shape}, not {grid.shape}: observe it again"
+                )
+            grids.append(grid)
+            votes.append(max_votes(of_image))
+            explained.append(explaining_score(grid, image.observation.base))
+        return cls(image_set, tuple(grids), tuple(votes), tuple(explained))
+
+    def subset(self, index: Ints) -> ObjectnessMaps:
+        chosen = index.tolist()
+        return ObjectnessMaps(
+            self.image_set.subset(index),
+            tuple(self.grids[i] for i in chosen),
+            tuple(self.votes[i] for i in chosen),
+            tuple(self.explained[i] for i in chosen),
+        )
+
+    def first_alert(self, thresholds: Ints) -> Ints:
+        """Return the first of `BASE_THRESHOLDS` at which each image alerts: (thresholds, images).
+
+        It is len(BASE_THRESHOLDS) if an image never alerts. Bisection finds it, since alerts never vanish again.
+        """
+        first = np.empty((len(thresholds), len(self.grids)), np.int64)
+        rows = np.arange(len(thresholds))
+        for n, (votes, explained) in enumerate(zip(self.votes, self.explained, strict=True)):
+            says_object = votes > thresholds[:, None, None] * required_votes(1)
+            low, high = np.zeros_like(rows), np.full_like(rows, len(BASE_THRESHOLDS))  # the answer is in [low, high]
+            while (low < high).any():
+                middle = (low + high) // 2
+                score = BASE_THRESHOLDS[np.minimum(middle, len(BASE_THRESHOLDS) - 1)]
+                alerts = has_cluster(says_object & (explained < score[:, None, None]))
+                low, high = np.where(alerts | (low == high), low, middle + 1), np.where(alerts, middle, high)
+            first[:, n] = low
+        return first
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GuardedDetector:
+    """DetectorGuard at one threshold."""
+
+    maps: ObjectnessMaps
+    threshold: int
+    first_alert: Ints  # per image: the first row of the curve at which it alerts
+    curve: Curve
+
+    @classmethod
+    def measure(cls, maps: ObjectnessMaps, threshold: int, first_alert: Ints | None = None) -> GuardedDetector:
+        first = maps.first_alert(np.array([threshold]))[0] if first_alert is None else first_alert
+        nothing = [NO_BOXES] * len(BASE_THRESHOLDS)
+        return cls(maps, threshold, first, defended_curve(maps.image_set, BASE_THRESHOLDS, nothing, first))
+
+    def false_alerts(self, row: int) -> int:
+        """Return the number of clean images that alert at one row of the curve."""
+        return int((self.first_alert <= row).sum())
+
+    def detected(self, row: int) -> Bools:
+        """Return which counted objects are detected in the output at one row of the curve."""
+        image_set = self.maps.image_set
+        ((found, _, _),) = match_rows(image_set, BASE_THRESHOLDS[[row]], [NO_BOXES], self.first_alert - row)
+        return np.isin(image_set.counted, found)
+
+
+def tune_thresholds(
+    maps: ObjectnessMaps,
+    clean_recall: float,
+    *,
+    max_ap_losses: Sequence[float],
+    max_false_alert_rate: float = MAX_FALSE_ALERT_RATE,
+    thresholds: Ints = OBJECTNESS_THRESHOLDS,
+) -> list[int | None]:
+    """Return, per allowed AP loss in points, the lowest threshold with few enough false alerts, or None.
+
+    Where the clean recall is reached, the false alert rate is at most `max_false_alert_rate`. Lower thresholds certify
+    more. The AP is over all base thresholds: at high ones fewer boxes explain, more images alert, and a low threshold
+    costs more AP than the false alert rate at one base threshold shows.
+    """
+    undefended = undefended_curve(maps.image_set).mean_ap50
+    chosen: list[int | None] = [None] * len(max_ap_losses)
+    for first, threshold in zip(maps.first_alert(thresholds), map(int, thresholds), strict=True):
+        guarded = GuardedDetector.measure(maps, threshold, first)
+        row = guarded.curve.row_at_recall(clean_recall)
+        if row is None or guarded.false_alerts(row) > max_false_alert_rate * len(maps.grids):
+            continue
+        loss = undefended - guarded.curve.mean_ap50
+        chosen = [
+            threshold if old is None and loss <= limit else old
+            for old, limit in zip(chosen, max_ap_losses, strict=True)
+        ]
+        if None not in chosen:
+            break
+    return chosen
+
+
+def certify_guarded_images(
+    maps: ObjectnessMaps, features: Iterable[Features], threshold: int, patches: Sequence[Patch]
+) -> tuple[GuardCertificates, Bools]:
+    """Certify every counted object of an image set, in our threat model and in the published one.
+
+    The verdicts do not depend on the base threshold.
+    """
+    parts = []
+    for image, grid, of_image in zip(maps.image_set.images, maps.grids, features, strict=True):
+        objects = image.ground_truth[~image.ignore]
+        ours = certify_guarded(grid, of_image, objects, patches, threshold=threshold)
+        published = certify_published(grid, of_image, objects, patches, threshold=threshold)
+        parts.append((ours.certified, ours.vacuous, published))
+    certified, vacuous, published = (np.concatenate(column, axis=1) for column in zip(*parts, strict=True))
+    return GuardCertificates(certified, vacuous), published

@@ -67,7 +67,7 @@ class DetectorCheck:
     detector: str
     masks: str
     fill: int
-    results: tuple[CheckResult, ...]
+    checks: tuple[CheckResult, ...]
     cost: ImageCost | None
     unverified_reason: str | None = None
 
@@ -79,16 +79,16 @@ class DetectorCheck:
     @property
     def failed(self) -> tuple[str, ...]:
         """The names of the failed checks."""
-        return tuple(result.name for result in self.results if result.passed is False)
+        return tuple(result.name for result in self.checks if result.passed is False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON; the gate reads them."""
         values = asdict(self)
-        return {"passed": self.passed, "checks": values.pop("results")} | values
+        return {"passed": self.passed, "checks": values.pop("checks")} | values
 
     def __str__(self) -> str:
         marks = {True: "pass", False: "FAIL", None: "info"}
-        lines = [f"{marks[result.passed]}  {result.name}: {result.detail}" for result in self.results]
+        lines = [f"{marks[result.passed]}  {result.name}: {result.detail}" for result in self.checks]
         return "\n".join([self.detector, *lines, *([] if self.cost is None else [f"cost  {self.cost}"])])
 
 

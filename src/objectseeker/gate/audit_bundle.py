@@ -29,6 +29,7 @@ from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError, sanitize_line
 from objectseeker.files.atomic import write_atomic
 from objectseeker.gate.judge import GateResult
+from objectseeker.gate.page import verdict_markdown
 from objectseeker.gate.release import (
     ATTACK_NAME,
     Content,
@@ -39,7 +40,6 @@ from objectseeker.gate.release import (
     run_members,
     without_path,
 )
-from objectseeker.gate.verdict_text import verdict_markdown
 from objectseeker.metrics.tally import Tally
 from objectseeker.runs.engines import installed_versions
 from objectseeker.runs.run import Run, open_run

@@ -1,6 +1,7 @@
 """The files of a verdict: gate.json, junit.xml, gate.md, and gate.html with failing objects.
 
-The page stands alone, in light and dark, on paper and on a phone. It runs no script.
+Names of images, classes and requirements are untrusted text: each format escapes them. The page stands alone, in light
+and dark, on paper and on a phone. It runs no script.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -21,15 +23,6 @@ from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.images import load_image
 from objectseeker.gate.judge import FailureExample, GateResult, RequirementResult
 from objectseeker.gate.policy import format_value
-from objectseeker.gate.verdict_text import (
-    JOINT_NOTE,
-    MARKS,
-    format_metric,
-    format_reason,
-    sample_size,
-    to_junit,
-    verdict_markdown,
-)
 from objectseeker.inference.drawing import (
     BASE,
     VULNERABLE,
@@ -41,10 +34,15 @@ from objectseeker.inference.drawing import (
     with_legend,
 )
 from objectseeker.report.page import to_jpeg
-from objectseeker.text import escape_invisible
+from objectseeker.text import escape_invisible, to_markdown
+from objectseeker.text import to_html as rows_to_html
 
 RenderedExamples = Mapping[FailureExample, bytes | str]  # a JPEG file, or why there is none
 
+MARKS = {"pass": "pass", "fail": "FAIL", "undecided": "undecided", "refuted": "REFUTED"}
+MARKDOWN_SPECIAL = "\\`*_{}[]<>#|~&"
+SUITE = "objectseeker.gate"
+JOINT_NOTE = "Joint certified recall counts objects: one output box may cover several of them."
 METHODS = {"exact": "exact interval (Clopper-Pearson)", "bootstrap": "bootstrap over images (BCa)"}
 
 
@@ -129,13 +127,8 @@ def to_html(gate: GateResult, examples: RenderedExamples) -> str:
 
 def notebook_html(gate: GateResult) -> str:
     """Return the verdict as a table for a notebook."""
-    rows = "".join(
-        f"<tr><td>{MARKS[result.outcome]}</td><td>{_text(result.requirement.title)}</td>"
-        f"<td>{_text(format_metric(result))}</td><td>{_text(format_reason(result))}</td></tr>"
-        for result in gate.results
-    )
-    head = "<tr><th></th><th>requirement</th><th>value</th><th>reason</th></tr>"
-    return f"<p><b>{MARKS[gate.verdict]}</b>: {_text(gate.summarize())}</p><table>{head}{rows}</table>"
+    table = rows_to_html([_row(result) for result in gate.results])
+    return f"<p><b>{MARKS[gate.verdict]}</b>: {_text(gate.summarize())}</p>{table}"
 
 
 def _section(result: RequirementResult, examples: RenderedExamples) -> str:
@@ -231,3 +224,124 @@ def _inputs(gate: GateResult) -> str:
 def _text(text: str) -> str:
     """Escape untrusted text for HTML."""
     return escape(str(escape_invisible(text)))
+
+
+def format_metric(result: RequirementResult) -> str:
+    """Return the value with its interval."""
+    interval, unit = result.interval, result.requirement.unit
+    if not interval.known:
+        return "-"
+    sign = "+" if result.requirement.against_baseline and interval.value > 0 else ""
+    return f"{sign}{format_value(interval.value, unit)} ({interval.low:.2f} to {interval.high:.2f})"
+
+
+def sample_size(result: RequirementResult) -> str:
+    """Return the numbers of objects and images that the value was measured on."""
+    if not result.images:
+        return ""
+    words = f"{result.objects:,} objects in {result.images:,} images"
+    return words + (f", {result.vacuous:,} have no such position" if result.vacuous else "")
+
+
+def format_reason(result: RequirementResult) -> str:
+    """Return the reason, with the slice it is about."""
+    if result.slice is None:
+        return result.reason
+    worst = f"worst of {len(result.slices)} slices, " if result.slices else ""
+    return f"{worst}{result.slice}: {result.reason}"
+
+
+def verdict_markdown(gate: GateResult) -> str:
+    """Return a comment for a pull request: the verdict, a row per requirement, and the slices."""
+    defense, run = gate.inputs.get("defense", {}), gate.inputs.get("run", {})
+    parts = [
+        f"## Release gate: {MARKS[gate.verdict]}",
+        f"{gate.summarize()}. Intervals at {100 * gate.policy.confidence:g} %, over images.",
+    ]
+    if run.get("tuned_images"):
+        parts.append(f"{run['tuned_images']} of the {run['images']} images chose the defense that is judged on them.")
+    if gate.refuted:
+        parts.append("\n".join(f"- refuted: {_escape_markdown(certificate)}" for certificate in gate.refuted))
+    parts.append(_markdown_table([_row(result) for result in gate.results]))
+    for result in gate.results:
+        if result.slices:
+            rows = [{"slice": str(part.slice), **_row(part), "reason": part.reason} for part in result.slices]
+            for row in rows:
+                del row["requirement"]
+            parts.append(f"### {_escape_markdown(result.requirement.name)}\n\n{_markdown_table(rows)}")
+    if any(result.requirement.metric == "joint_certified_recall" for result in gate.results):
+        parts.append(JOINT_NOTE)
+    if defense and run:
+        parts.append(f"Certified: the output has {defense['certifies']}.")
+        detector = str(escape_invisible(str(defense["detector"]))).replace("`", "'")
+        parts.append(
+            f"Defense `{defense['sha256'][:16]}`, detector `{detector}`, run "
+            f"`{run['fingerprint'][:16]}`, {run['images']:,} images."
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(result: RequirementResult) -> dict[str, str]:
+    return {
+        "": MARKS[result.outcome],
+        "requirement": result.requirement.title,
+        "value": format_metric(result),
+        "sample": sample_size(result),
+        "reason": format_reason(result),
+    }
+
+
+def _markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
+    escaped = [{name: _escape_markdown(text) for name, text in row.items()} for row in rows]
+    return to_markdown([row | {"": f"**{row['']}**"} for row in escaped])
+
+
+def _escape_markdown(text: str) -> str:
+    return "".join(f"\\{letter}" if letter in MARKDOWN_SPECIAL else letter for letter in str(escape_invisible(text)))
+
+
+def to_junit(gate: GateResult) -> str:
+    """Return JUnit XML in the form of Jenkins' junit-10.xsd, which GitLab, GitHub actions and others read.
+
+    It has one test case per requirement and one for the attack files. A failed or undecided requirement is a failure
+    (an undecided one is skipped if the gate allows it), a refuted certificate is an error. Nothing depends on when or
+    where it was written.
+    """
+    undecided = gate.count("undecided")
+    counts = {
+        "tests": len(gate.results) + 1,
+        "failures": gate.count("fail") + (0 if gate.allow_undecided else undecided),
+        "errors": int(bool(gate.refuted)),
+    }
+    attributes = {"name": SUITE, **{name: str(count) for name, count in counts.items()}}
+    root = ElementTree.Element("testsuites", attributes)
+    skipped = str(undecided if gate.allow_undecided else 0)
+    suite = ElementTree.SubElement(root, "testsuite", {**attributes, "skipped": skipped})
+    for result in gate.results:
+        case = _junit_case(suite, result.requirement.metric, result.requirement.name)
+        reason = format_reason(result)
+        lines = [result.requirement.describe_with_limit(), format_metric(result), sample_size(result), reason]
+        lines += [f"{part.slice}: {part.outcome}, {format_metric(part)}" for part in result.slices]
+        details, message = _escape_xml("\n".join(line for line in lines if line)), _escape_xml(reason)
+        if result.outcome == "undecided" and gate.allow_undecided:
+            ElementTree.SubElement(case, "skipped", {"message": message})
+        elif result.outcome != "pass":
+            failure = ElementTree.SubElement(case, "failure", {"type": result.outcome, "message": message})
+            failure.text = details
+        ElementTree.SubElement(case, "system-out").text = details
+    case = _junit_case(suite, "certificates", "no certificate is refuted by an attack file")
+    if gate.refuted:
+        error = ElementTree.SubElement(case, "error", {"type": "refuted", "message": gate.summarize()})
+        error.text = _escape_xml("\n".join(gate.refuted))
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _junit_case(suite: ElementTree.Element, metric: str, name: str) -> ElementTree.Element:
+    attributes = {"classname": f"{SUITE}.{metric}", "name": _escape_xml(name)}
+    return ElementTree.SubElement(suite, "testcase", attributes)
+
+
+def _escape_xml(text: str) -> str:
+    """Spell out what XML cannot hold: control characters and lone surrogates."""
+    return "\n".join(str(escape_invisible(line)) for line in text.split("\n"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from objectseeker import codec
 from objectseeker.defense import Defense, spec_without_path
-from objectseeker.detectors.check import CheckResult, DetectorCheck, ImageCost
+from objectseeker.detectors.check import DetectorCheck
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate.judge import (
     AttackResults,
@@ -57,9 +57,7 @@ def judge_release(files: ReleaseFiles, on_image: Callable[[], None] = lambda: No
     """Return the verdict and the measurements it was made from; reject files that do not belong together."""
     policy = resolve_thresholds(read_policy(files.policy), files.defense)
     attacks = [_read_attack(path, number, files.defense) for number, path in enumerate(files.attacks, 1)]
-    report = None
-    if files.detector_check is not None:
-        report = read_detector_check(files.detector_check)
+    check = None if files.detector_check is None else read_detector_check(files.detector_check)
     for run in files.runs:
         _require_complete(run)
 
@@ -79,7 +77,7 @@ def judge_release(files: ReleaseFiles, on_image: Callable[[], None] = lambda: No
         baseline=baseline,
         tags=NO_TAGS if files.tags is None else tags_of_run(files.tags, files.run),
         attacks=attacks,
-        detector_check=report,
+        detector_check=check,
     )
     return apply_policy(policy, release, describe_inputs(files)), release.measurements
 
@@ -210,28 +208,17 @@ def _require_complete(run: Run) -> None:
         raise ObjectSeekerError(f"{run.folder} has no readable image: observe others")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DetectorCheckDocument:
-    """A detector check report, as `DetectorCheck.to_dict` returns it."""
-
-    passed: bool
-    checks: tuple[CheckResult, ...]
-    detector: str
-    masks: str
-    fill: int
-    cost: ImageCost | None
-    unverified_reason: str | None
-
-
 def read_detector_check(path: Path) -> DetectorCheck:
     """Read what `objectseeker check --json` printed."""
-    expected = "a detector check report: write one with objectseeker check --defense FILE --json"
-    read = codec.from_plain(_read_json(path, expected), _DetectorCheckDocument, str(path), fix=f"it is not {expected}")
-    check = DetectorCheck(read.detector, read.masks, read.fill, read.checks, read.cost, read.unverified_reason)
-    if not read.checks or read.passed != check.passed:
-        raise ObjectSeekerError(
-            f"{path} says passed = {read.passed}, which does not follow from its checks: check again"
-        )
+    fix = "it is not a detector check report: write one with objectseeker check --defense FILE --json"
+    try:
+        content = codec.parse_json(path.read_bytes(), str(path), fix=fix)
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
+    passed = content.pop("passed", None) if isinstance(content, dict) else None
+    check = codec.from_plain(content, DetectorCheck, str(path), fix=fix)
+    if not check.checks or passed is not check.passed:
+        raise ObjectSeekerError(f"{path} says passed = {passed}, which does not follow from its checks: check again")
     return check
 
 
@@ -243,11 +230,3 @@ def _read_attack(path: Path, number: int, defense: Defense) -> AttackResults:
     threshold = attack.certification_threshold
     read_recall(path, defense, attack.patch, certification_threshold=threshold)
     return AttackResults(ATTACK_NAME.format(number), attack.patch, threshold, rows)
-
-
-def _read_json(path: Path, expected: str) -> Any:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
-    return codec.parse_json(content, str(path), fix=f"it is not {expected}")

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import product, repeat
-from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
+from itertools import product
+from typing import Any, ClassVar, TypeVar, cast, get_args
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.label_map import LabelMap
@@ -37,10 +37,14 @@ from objectseeker.metrics.search import (
     Tuning,
     attempt,
 )
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, describe_fppi, require_seed
+from objectseeker.metrics.settings import (
+    BASE_THRESHOLDS,
+    EvaluationSettings,
+    describe_fppi,
+    describe_point,
+    require_seed,
+)
 from objectseeker.text import per_image, percent
-
-RecallOf = Literal["defended", "undefended"]
 
 RULE_KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
 DEFAULT_CLEAN_RECALL = 0.8  # where no other clean recall is requested
@@ -157,11 +161,9 @@ class SearchSpec:
     What is maximized is the mean certified recall over `locations` against `threat` at `clean_recall`, or with at most
     `fppi` false positives per image (see `EvaluationSettings`), among the settings that lose at most `max_ap_loss`
     points of AP50 against the undefended detector, and for the frontier at most each of `losses`. No masked score below
-    `mask_floor`, where the run's stored boxes end, is used. With `recall_of` "undefended" the clean recall is that of
-    the undefended detector: masks find objects, too, so this is at a lower base_threshold. The search is among the
-    settings of `rule`; it begins with a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the half
-    that is searched. Without a clean recall it is DEFAULT_CLEAN_RECALL, or what the undefended detector reaches on both
-    halves if that is less.
+    `mask_floor`, where the run's stored boxes end, is used. The search is among the settings of `rule`; it begins with
+    a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the half that is searched. Without a clean
+    recall it is DEFAULT_CLEAN_RECALL, or what the undefended detector reaches on both halves if that is less.
     """
 
     mask_floor: float
@@ -176,16 +178,15 @@ class SearchSpec:
     locations: tuple[PatchLocation, ...] = LOCATIONS
     search_space: SearchSpace = LABELED_SPACE
     starts: tuple[EvaluationSettings, ...] = ()
-    recall_of: RecallOf = "defended"
     seed: int = 0
     half: int = 0
 
     def __post_init__(self) -> None:
         require_fraction(self.mask_floor, "mask_floor")
         require_fraction(self.recall, "clean_recall")
-        if self.fppi is not None and (self.clean_recall is not None or self.recall_of != "defended"):
-            asked = f"clean_recall={self.clean_recall!r}, recall_of={self.recall_of!r}"
-            raise ObjectSeekerError(f"give clean_recall or fppi, one of them: got fppi={self.fppi!r}, {asked}")
+        if self.fppi is not None and self.clean_recall is not None:
+            both = f"fppi={self.fppi!r}, clean_recall={self.clean_recall!r}"
+            raise ObjectSeekerError(f"give clean_recall or fppi, one of them: got {both}")
         for loss in (self.max_ap_loss, *self.losses):
             require_number(loss, "max_ap_loss")
         _require_some(self.rule_kinds, RULE_KINDS, "rule_kinds")
@@ -195,7 +196,6 @@ class SearchSpec:
                 "Use rule_kinds=('paper',)."
             )
         _require_some(self.locations, ALL_LOCATIONS, "locations")
-        _require_some([self.recall_of], get_args(RecallOf), "recall_of")
         require_seed(self.seed)
         if self.half not in (0, 1):
             raise ObjectSeekerError(f"half must be 0 or 1: got {self.half!r}")
@@ -219,11 +219,6 @@ class SearchSpec:
         point: dict[str, Any] = {"clean_recall": recall, "fppi": self.fppi, "base_floor": self.base_floor}
         threat = self.threat.at_all_locations("outside" in self.locations)
         return EvaluationSettings.from_schedule(ThresholdSchedule(), self.rule, threat=threat, **point)
-
-    @property
-    def point(self) -> str:
-        """Describe where is searched."""
-        return describe_point(self.settings())
 
 
 def tune_images(
@@ -261,7 +256,7 @@ def tune_images(
         chosen = {loss: settings for loss, settings in best.items() if settings is not None}
         for loss, settings in chosen.items():
             found = seen.full(settings)
-            frontier.append(TunedRule(loss, found, held_out.of_rule(settings, found)))
+            frontier.append(TunedRule(loss, found, held_out.full(settings, found)))
         if len(chosen) > 1 and len(set(chosen.values())) == 1:
             caveats.append(f"{kind} rule: every allowed loss leads to the same setting, so AP is not the limit")
     tuned = [point for point in frontier if point.price == search.max_ap_loss]
@@ -276,7 +271,7 @@ def tune_images(
         threat=search.threat,
         locations=search.locations,
         held_out=index[1 - search.half],
-        threshold_reason=search.point,
+        threshold_reason=describe_point(search.settings()),
         rules=len(trials),
         certified_rules=sum(trial.mean_certified_recall is not None for trial in trials),
         trials=trials,
@@ -364,20 +359,9 @@ class LabelTuner(Tuner):
         if self.processes == 1:
             yield from map(partial(work, self), recipes)
             return
-        with process_pool(self.processes, _begin, (replace(self, processes=1, on_trial=None),)) as pool:
-            yield from pool.map(_work, repeat(work), recipes)
-
-
-_tuner: LabelTuner  # of a process of a pool
-
-
-def _begin(tuner: LabelTuner) -> None:
-    global _tuner
-    _tuner = replace(tuner, images=list(tuner.images))
-
-
-def _work(work: Callable[[LabelTuner, RecipeTrial], A], recipe: RecipeTrial) -> A:
-    return work(_tuner, recipe)
+        with process_pool(self.processes, replace, replace(self, processes=1, on_trial=None)) as submit:
+            for future in [submit(work, recipe) for recipe in recipes]:
+                yield future.result()
 
 
 def settings_at_alpha(search: SearchSpec, alpha: float) -> EvaluationSettings:
@@ -414,25 +398,17 @@ class SettingsScorer:
         self._search = search
         self._replayed: dict[tuple[object, ...], DefendedImageSet] = {}
         self._undefended_ap50: dict[int, float] = {}
-        self._undefended = undefended_curve(image_set) if search.recall_of == "undefended" else None
 
-    def full(self, settings: EvaluationSettings) -> Trial:
-        """By the full protocol."""
+    def full(self, settings: EvaluationSettings, found: Trial | None = None) -> Trial:
+        """By the full protocol; at the rule that was found on other images, if any was."""
         defended = self._shared(settings)
         curve = defended.curve(settings)
-        if self._undefended is not None:
-            point = self._at_undefended(settings, defended)
-        else:
+        if found is None:
             point = defended.at_operating_point(settings, curve)
+        else:
+            assert found.outcome.rule is not None  # otherwise it would not have been chosen
+            point = defended.at(settings, found.outcome.rule)
         return replace(self._trial(settings, curve, point), undefended_clean_recall=self._undefended_clean_recall)
-
-    def of_rule(self, settings: EvaluationSettings, found: Trial) -> Trial:
-        """By the full protocol, at the rule that was found on other images."""
-        assert found.outcome.rule is not None  # otherwise it would not have been chosen
-        defended = self._shared(settings)
-        point = defended.at(settings, found.outcome.rule)
-        trial = self._trial(settings, defended.curve(settings), point)
-        return replace(trial, undefended_clean_recall=self._undefended_clean_recall)
 
     def coarse(self, settings: EvaluationSettings) -> Trial:
         """Measure AP at every COARSE-th base threshold; recalls where the full protocol has them."""
@@ -440,8 +416,6 @@ class SettingsScorer:
         curve = defended.curve(settings, BASE_THRESHOLDS[::COARSE])
         if self._loss(curve) > self._search.every_loss[-1]:  # certifying takes most of the time
             return self._trial(settings, curve, None)
-        if self._undefended is not None:
-            return self._trial(settings, curve, self._at_undefended(settings, defended))
         return self._trial(settings, curve, self._between(settings, defended, curve))
 
     def _between(
@@ -465,23 +439,10 @@ class SettingsScorer:
         """The points of AP50 that settings cost, as `coarse` measures them, without a certificate."""
         return self._loss(self._shared(settings).curve(settings, BASE_THRESHOLDS[::COARSE]))
 
-    def reaches(self, trial: Trial) -> bool:
-        """Return whether the requested operating point is reached."""
-        curve = trial.outcome.curve if self._undefended is None else self._undefended
-        return operating_row_of(trial.settings, curve) is not None
-
-    def _at_undefended(self, settings: EvaluationSettings, defended: DefendedImageSet) -> DefendedOutcome | None:
-        """Return the point where the undefended detector reaches the clean recall."""
-        assert self._undefended is not None
-        row = self._undefended.row_at_recall(self._search.recall)
-        if row is None:
-            return None
-        return defended.at(settings, settings.on_curve(float(self._undefended.base_thresholds[row])))
-
     @cached_property
     def _undefended_clean_recall(self) -> float | None:
         """Return the undefended clean recall at the operating point that is searched at."""
-        curve = undefended_curve(self._scene) if self._undefended is None else self._undefended
+        curve = undefended_curve(self._scene)
         row = operating_row_of(self._search.settings(), curve)
         return None if row is None else float(curve.clean_recall[row])
 
@@ -544,18 +505,19 @@ class HillClimb:
 
     def why_nothing(self) -> str:
         """A sentence for a search in which no kind has a setting within the loss."""
-        reached = [trial.ap_loss for trial in self.trials.values() if self._bench.reaches(trial)]
+        trials = self.trials.values()
+        reached = [one.ap_loss for one in trials if operating_row_of(one.settings, one.outcome.curve) is not None]
         if reached:
             return (
                 f"no setting loses at most {self._search.max_ap_loss:g} points of AP50; "
                 f"the smallest loss found is {min(reached):.2f}, so allow more"
             )
         if self._search.fppi is not None:
-            fewest = min(float(trial.outcome.curve.fppi[-1]) for trial in self.trials.values())
+            fewest = min(float(trial.outcome.curve.fppi[-1]) for trial in trials)
             most = describe_fppi(self._search.fppi)
             return f"no setting gives {most}; the fewest at the highest base_threshold are {fewest:.3g}, so allow more"
         wanted = 100 * self._search.recall
-        highest = max(trial.outcome.max_clean_recall for trial in self.trials.values())
+        highest = max(trial.outcome.max_clean_recall for trial in trials)
         return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
 
     def _try(self, candidates: Iterable[EvaluationSettings]) -> None:
@@ -569,13 +531,6 @@ class HillClimb:
         """The kind's trials: those within the loss by falling gain, then the others by rising loss."""
         mine = [trial for trial in self.trials.values() if trial.kind == kind]
         return sorted(mine, key=lambda one: (0, -one.gain, one.ap_loss) if _within(one, loss) else (1, one.ap_loss, 0))
-
-
-def describe_point(settings: EvaluationSettings) -> str:
-    """Describe the operating point that settings ask for."""
-    if settings.fppi is not None:
-        return f"a base_threshold with {describe_fppi(settings.fppi)}"
-    return f"clean recall {100 * (settings.clean_recall or 0):g} %"
 
 
 def rule_kind_of(settings: EvaluationSettings) -> RuleKind:

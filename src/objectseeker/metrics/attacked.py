@@ -41,7 +41,7 @@ from objectseeker.metrics.evaluation import (
 )
 from objectseeker.metrics.image_set import OnImage
 from objectseeker.metrics.metric import difference_interval
-from objectseeker.metrics.tally import MAX_TALLIED_IMAGES, Tally
+from objectseeker.metrics.tally import MAX_TALLIED_IMAGES
 from objectseeker.runs.run import Run
 from objectseeker.text import to_html
 
@@ -182,15 +182,10 @@ def evaluate_attacked(
         if f"{system}.{key}" in known
     }
     fabricated = {
-        system: metric.boxes_per_image(partial(_counted, of_system)).interval(under_attack.tally)
+        system: metric.boxes_per_image(partial(lambda counts, _: counts, of_system)).interval(under_attack.tally)
         for system, of_system in counts.items()
     }
     return AttackedEvaluation(clean, under_attack, fabricated, certified, lost, outside_threat, differences)
-
-
-def _counted(counts: Ints, tally: Tally) -> Ints:
-    """Return counts of the images of a tally, in its order."""
-    return counts
 
 
 def match_images(run: Run, attacked: Run) -> list[tuple[int, int]]:

@@ -82,15 +82,6 @@ def false_positives(taken: Ints) -> Bools:
     return np.asarray(taken < 0)
 
 
-def count_matches(label: Ints, taken: Ints, image_set: ImageSet) -> tuple[Ints, Ints]:
-    """Per class: objects found, and boxes that found nothing."""
-    classes = len(image_set.names)
-    found = taken[taken >= 0]
-    found = found[~image_set.ignore[found]]
-    right = np.bincount(image_set.ground_truth.detections.label[found], minlength=classes)
-    return right, np.bincount(label[false_positives(taken)], minlength=classes)
-
-
 def equal_keys(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     """All index pairs i, j with left[i] == right[j], in ascending order of i."""
     order = np.argsort(right, kind="stable")
@@ -337,11 +328,18 @@ class CurveRows(Rows):
 Matched = tuple[Ints, Ints, Ints]  # objects found; the images and the labels of false positives
 
 
-def _match_rows(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> Iterator[Matched]:
-    """Match the base boxes and what a defense adds with the objects, at each base threshold."""
+def match_rows(
+    images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable], first_alert: Ints | None = None
+) -> Iterator[Matched]:
+    """Match the base boxes and what a defense adds with the objects, at each base threshold.
+
+    `first_alert` is the first row at which each image has no base boxes, because there is an alert instead.
+    """
     base, known = images.base, candidate_pairs(images.base, images)
-    for base_threshold, added in zip(base_thresholds, additions, strict=True):
+    for row, (base_threshold, added) in enumerate(zip(base_thresholds, additions, strict=True)):
         kept = base.detections.score >= base_threshold
+        if first_alert is not None:
+            kept &= (first_alert > row)[base.image]
         place = np.cumsum(kept) - 1
         pairs_kept = kept[known.box]
         new = candidate_pairs(added, images)
@@ -368,7 +366,7 @@ def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[B
     cell_of_object = images.ground_truth.image * classes + images.ground_truth.detections.label
     before = np.zeros((2, cells), np.int64)
     entries: list[tuple[Ints, Ints, Ints, Ints]] = []
-    for row, (found, image, label) in enumerate(_match_rows(images, base_thresholds, additions)):
+    for row, (found, image, label) in enumerate(match_rows(images, base_thresholds, additions)):
         counted = cell_of_object[found], image * classes + label
         counts = np.stack([np.bincount(cell, minlength=cells) for cell in counted])
         change = counts - before
@@ -386,11 +384,13 @@ def undefended_curve(images: ImageSet, base_thresholds: Floats = BASE_THRESHOLDS
     return defended_curve(images, base_thresholds, (NO_BOXES for _ in base_thresholds))
 
 
-def defended_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> Curve:
-    """Return the curve of base boxes together with what a defense adds, as for `tally_curve`."""
+def defended_curve(
+    images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable], first_alert: Ints | None = None
+) -> Curve:
+    """Return the curve of base boxes together with what a defense adds, as for `match_rows`."""
     classes, label_of = len(images.names), images.ground_truth.detections.label
     tp, fp = np.zeros((2, len(base_thresholds), classes), np.int64)
-    for row, (found, _, label) in enumerate(_match_rows(images, base_thresholds, additions)):
+    for row, (found, _, label) in enumerate(match_rows(images, base_thresholds, additions, first_alert)):
         tp[row] = np.bincount(label_of[found], minlength=classes)
         fp[row] = np.bincount(label, minlength=classes)
     return Curve(np.asarray(base_thresholds), tp, fp, images.objects_per_class, len(images.images))

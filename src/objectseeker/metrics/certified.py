@@ -19,7 +19,7 @@ from objectseeker.core.certification import ObjectProof, decide, inside_rectangl
 from objectseeker.core.evidence import build_stars
 from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.masks import Masks
-from objectseeker.core.observation import Observation, ObservedImage
+from objectseeker.core.observation import Observation
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import Patch, PatchPositions
 from objectseeker.errors import ObjectSeekerError, require_fraction
@@ -52,17 +52,8 @@ class ProofTable:
         image = objects.image[n]
         return objects.detections.xyxy[n], self.image_set.width[image], self.image_set.height[image]
 
-    def image_of(self, target: int) -> ObservedImage:
-        return self.image_set.images[
-            int(self.image_set.ground_truth.image[self.image_set.counted[self.object[target]]])
-        ]
-
     def rows_of(self, target: int) -> Ints:
         return np.arange(self.first[target], self.first[target + 1])
-
-    def any_of(self, verdicts: Bools) -> Bools:
-        """Verdicts (patches, targets) as verdicts (patches, counted objects)."""
-        return self.image_set.label_map.any_label(verdicts, self.object, len(self.image_set.counted))
 
 
 def build_proof_table(image_set: ImageSet, rule: PruningRule, bound: Bound, *, floor: float = 0.0) -> ProofTable:
@@ -98,17 +89,11 @@ def certified_objects(
 
     `threshold` is the rule's own unless given: 0, with an `IouRule` 0.5.
     """
-    certified, vacuous = certified_targets(proofs, rule, patches, certification_threshold=certification_threshold)
-    return proofs.any_of(certified), proofs.any_of(vacuous)
-
-
-def certified_targets(
-    proofs: ProofTable, rule: PruningRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
-) -> tuple[Bools, Bools]:
-    """`certified` and `vacuous` (patches, targets)."""
-    evidence = _evidence(proofs, rule, certification_threshold)
+    evidence, image_set = _evidence(proofs, rule, certification_threshold), proofs.image_set
     objects, width, height = proofs.targets()
-    beyond = np.broadcast_to(_has_bands(proofs), (len(patches), len(objects)))
+    has_bands = np.array([image.observation.masks.has_bands for image in image_set.images], dtype=np.bool_)
+    has_bands = has_bands[image_set.ground_truth.image[image_set.counted[proofs.object]]]
+    beyond = np.broadcast_to(has_bands, (len(patches), len(objects)))
     proof_of = partial(target_proof, proofs, rule, evidence)
     if rule.combines_views:
         # A position that no mask of any such box removes is proven by none of them, together or alone; where there are
@@ -120,21 +105,15 @@ def certified_targets(
         beyond[at_positions] |= decide(lines, objects, width, height, once, proof_of, beyond_lines=False)[0]
     lines = _escape_lines(proofs, evidence >= 1)
     inside_boxes = partial(_inside_boxes, proofs, evidence)
-    return decide(lines, objects, width, height, patches, proof_of, inside_boxes, beyond_lines=beyond)
+    verdicts = decide(lines, objects, width, height, patches, proof_of, inside_boxes, beyond_lines=beyond)
+    any_label, counted = image_set.label_map.any_label, len(image_set.counted)
+    return any_label(verdicts[0], proofs.object, counted), any_label(verdicts[1], proofs.object, counted)
 
 
 def joint_certificates(
-    proofs: ProofTable, rule: PruningRule, patch: Patch, *, certification_threshold: float | None = None
-) -> list[JointCertificate]:
-    """The joint certificate of every image, over its counted objects: see `core.joint`."""
-    (found,) = joint_certificates_of(proofs, rule, [patch], certification_threshold=certification_threshold)
-    return found
-
-
-def joint_certificates_of(
     proofs: ProofTable, rule: PruningRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
 ) -> list[list[JointCertificate]]:
-    """The same for several patches, one list each: what proves the objects is found once."""
+    """Per patch the joint certificate of every image, over its counted objects: see `core.joint`."""
     evidence = _evidence(proofs, rule, certification_threshold)
     image_set, checked = proofs.image_set, [require_anywhere(patch) for patch in patches]
     objects, width, height = proofs.targets()
@@ -171,7 +150,10 @@ def _evidence(proofs: ProofTable, rule: PruningRule, certification_threshold: fl
 
 
 def target_proof(proofs: ProofTable, rule: PruningRule, evidence: Floats, target: int) -> ObjectProof:
-    observation, rows = proofs.image_of(target).observation, proofs.rows_of(target)
+    image_set, rows = proofs.image_set, proofs.rows_of(target)
+    observation = image_set.images[
+        int(image_set.ground_truth.image[image_set.counted[proofs.object[target]]])
+    ].observation
     rows = rows[evidence[rows] > 0]
     safe = np.zeros(len(observation.masks), dtype=np.bool_)
     safe[observation.mask_index[proofs.box[rows[evidence[rows] >= 1]]]] = True
@@ -194,26 +176,13 @@ def _proving(
     boxes = observation.all_masked[among]
     pairs: list[tuple[Ints, Ints, Floats]] = []
     for some in list(row_blocks(len(objects), len(boxes))) or [slice(0, 0)]:
-        share = _shares(rule, boxes, objects[some], bound)
+        share = rule.lower_bound(boxes.xyxy, objects.xyxy[some], bound)
+        if rule.classwise:
+            share = np.where(boxes.label[:, None] == objects.label[None, some], share, 0.0)
         target, box = np.nonzero((share > MARGIN).T)
         pairs.append((target + some.start, among[box], share[box, target]))
     target, box, share = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return target, box, share
-
-
-def _shares(rule: PruningRule, boxes: Detections, objects: Detections, bound: Bound) -> Floats:
-    """The bound of every box for every target: (boxes, targets); 0 where no score would make it prove it."""
-    share = rule.lower_bound(boxes.xyxy, objects.xyxy, bound)
-    if rule.classwise:
-        share = np.where(boxes.label[:, None] == objects.label[None], share, 0.0)
-    return share
-
-
-def _has_bands(proofs: ProofTable) -> Bools:
-    """Return whether the target's image was observed under bands, too."""
-    image_set = proofs.image_set
-    of_image = np.array([image.observation.masks.has_bands for image in image_set.images], dtype=np.bool_)
-    return np.asarray(of_image[image_set.ground_truth.image[image_set.counted[proofs.object]]])
 
 
 def _escape_lines(proofs: ProofTable, decisive: Bools) -> Ints:

@@ -10,13 +10,11 @@ import hashlib
 import math
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from objectseeker import codec
-from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense, spec_without_path
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.atomic import save_text
@@ -113,23 +111,6 @@ class Claim:
             raise ObjectSeekerError(f"{file} claims to be {claim.name!r}. Name the file {claim.name}.json.")
         return claim
 
-    def row(self) -> dict[str, str]:
-        """Return the entry as a row of the table."""
-
-        def cell(name: str) -> str:
-            metric = self.metrics.get(name)
-            return "-" if metric is None else f"{metric.value:.1f}"
-
-        return {
-            "entry": self.name,
-            "dataset": f"{self.dataset}, {self.images} images",
-            "passes": str(self.forward_passes),
-            "AP50 undefended": cell("undefended.ap50"),
-            "AP50": cell("defended.ap50"),
-            "clean recall": cell("defended.clean_recall"),
-            **{f"certified {where}": cell(f"defended.certified_recall.{where}") for where in PATCH_LOCATIONS},
-        }
-
 
 def make_claim(name: str, run: Run, evaluation: Evaluation) -> Claim:
     """State an evaluation by the named protocol, at the defense's own operating point, as a claim.
@@ -207,11 +188,6 @@ def hash_images(run: Run) -> str:
         known |= run.hashes(number)
     lines = "".join(f"{manifest.images[index].id} {known[index]}\n" for index in sorted(known))
     return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def claim_rows(claims: Sequence[Claim]) -> list[dict[str, str]]:
-    """Return the table of claims, by dataset and name."""
-    return [claim.row() for claim in sorted(claims, key=lambda one: (one.dataset, one.name))]
 
 
 def _short_dataset(spec: str) -> str:

@@ -5,10 +5,10 @@ Every rule has the same face here. Nothing is computed before it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -87,20 +87,16 @@ class DefendedOutcome:
         return shares(self.certified[:, chosen].sum(axis=1), int(self.curve.objects[chosen].sum()))
 
     def caveat(self) -> str | None:
-        """Say why there is no operating point, or why it is at another clean recall than the default."""
-        if self.settings.fppi is not None and self.rule is None:
+        """Say why there is no operating point."""
+        if self.rule is not None:
+            return None
+        if self.settings.fppi is not None:
             return (
                 f"{describe_fppi(self.settings.fppi)} cannot be reached: there are {float(self.curve.fppi[-1]):.3g} "
                 f"even at the highest base_threshold, {self.curve.base_thresholds[-1]:g}; allow more with --fppi"
             )
-        requested, reached = self.settings.clean_recall, self.max_clean_recall
-        if requested is None or (self.rule is not None and not self.settings.clean_recall_is_default):
-            return None
-        if self.rule is None:
-            return f"clean recall {requested:.0%} is not reached, at most {reached:.1f} %: lower --clean-recall"
-        if self.curve.row_at_recall(requested) is None:
-            return f"clean recall {requested:.0%} is not reached: measured at the highest that is, {reached:.1f} %"
-        return None
+        requested, reached = self.settings.clean_recall or 0.0, self.max_clean_recall
+        return f"clean recall {requested:.0%} is not reached, at most {reached:.1f} %: lower --clean-recall"
 
     def at_point(self) -> dict[str, float | None]:
         """The thresholds, clean recall and FPPI at the operating point."""
@@ -135,8 +131,14 @@ class DefendedImageSet:
     @cached_property
     def replay(self) -> Replay:
         """Return the replay of pruning at many base thresholds."""
-        prepare = REPLAYS.get(self.settings.rule.kind)
-        return PruneEveryImage(self.observations) if prepare is None else prepare(self)
+        rule: Any = self.settings.rule  # of a kind that tells its class
+        options: dict[str, Any] = {"floor": self.floor, "max_base_threshold": self.max_base_threshold}
+        match rule.kind:
+            case Rule.kind:
+                return find_candidates(self.observations, rule, **options)
+            case IouRule.kind:
+                return find_iou_candidates(self.observations, rule, mask_floor=self.mask_floor, **options)
+        return PruneEveryImage(self.observations)
 
     @property
     def observations(self) -> list[Observation]:
@@ -179,9 +181,10 @@ class DefendedImageSet:
 
     def jointly_certified(self, rule: PruningRule, threat: ThreatModel) -> list[JointCertificate]:
         """The joint certificate of every image against the patch of a threat, anywhere."""
-        return joint_certificates(
-            self.proofs, rule, threat.anywhere(), certification_threshold=threat.certification_threshold
+        (found,) = joint_certificates(
+            self.proofs, rule, [threat.anywhere()], certification_threshold=threat.certification_threshold
         )
+        return found
 
     def at(self, settings: EvaluationSettings, rule: PruningRule) -> DefendedOutcome:
         """Certify one rule, on the curve of these settings or not; the curve is that of the rule alone."""
@@ -213,35 +216,12 @@ class DefendedImageSet:
         )
 
 
-def _replay_evidence(images: DefendedImageSet) -> Replay:
-    rule = cast("Rule", images.settings.rule)
-    return find_candidates(images.observations, rule, images.floor, max_base_threshold=images.max_base_threshold)
-
-
-def _replay_iou(images: DefendedImageSet) -> Replay:
-    rule = cast("IouRule", images.settings.rule)
-    return find_iou_candidates(
-        images.observations,
-        rule,
-        images.floor,
-        mask_floor=images.mask_floor,
-        max_base_threshold=images.max_base_threshold,
-    )
-
-
-# How pruning is defended, by the kind of rule; rules of other kinds are defended by `PruneEveryImage`.
-REPLAYS: dict[str, Callable[[DefendedImageSet], Replay]] = {Rule.kind: _replay_evidence, IouRule.kind: _replay_iou}
-
-
 def operating_row_of(settings: EvaluationSettings, curve: Curve) -> int | None:
     """Return the row of a curve at the settings' operating point, without a fixed rule; None if nowhere."""
     if settings.fppi is not None:
         return curve.row_at_fppi(settings.fppi, settings.base_floor)
-    asked = settings.clean_recall
-    assert asked is not None
-    if settings.clean_recall_is_default:
-        asked = min(asked, curve.max_clean_recall / 100)
-    return curve.row_at_recall(asked)
+    assert settings.clean_recall is not None
+    return curve.row_at_recall(settings.clean_recall)
 
 
 def counted(image_set: ImageSet, verdicts: Bools) -> Ints:

@@ -339,21 +339,9 @@ def evaluate_images(
 ) -> Evaluation:
     """Measure a defense on observed images; see `evaluate`.
 
-    - ap50: the paper's protocol, mean over the classes that have objects; the undefended detector gets the same
-      protocol, and next to it its ordinary COCO AP50.
-    - base_threshold, mask_threshold, evidence_threshold, clean_recall, fppi: the operating point that `settings`
-      request. The clean recall is the mean over classes; a false positive matches no object. The undefended detector
-      is measured where it reaches the same clean recall or FPPI itself, or at the same base threshold.
-    - certified_recall: the certified share of all objects there. `vacuous_far` of them count as certified against far
-      patches because no position is far from them.
-    - joint_certified_recall: the share of all objects that are guaranteed to remain, per image and all in one output,
-      under any single patch of that size at any position. Never below the certified recall for anywhere.
-    - guaranteed_boxes: the output boxes per image that cover these objects at least; one box may cover several.
-    - certified_true_positives, certified_false_positives: of the output boxes that match an object, and of those that
-      match none, the share that is certified not fabricated. output_ap50 and ranked_ap50 are AP50 of the output boxes
-      there, ranked by score and by certified score. Only with `fabrication`.
-    - false_alert_rate: clean images that are flagged because masks add a box to the base boxes; as when deployed, of
-      whatever class.
+    `metrics.metric` defines the metrics. The clean recall is the mean over classes. The undefended detector is measured
+    by the same protocol, and where it reaches the same clean recall or FPPI itself, or at the same base threshold.
+    `vacuous_far` objects count as certified against far patches because no position is far from them.
 
     Everything that depends on the operating point is None if no base threshold reaches what was requested. Intervals
     are those of the rule at the operating point: it is found once, on all images.
@@ -363,17 +351,12 @@ def evaluate_images(
         label_map: Maps the detector's labels to those of the dataset.
         settings: The rule, how its thresholds follow the base threshold, the threat and the operating point.
         defense: What the rule is deployed as; the result names it.
-        fabrication: Certify the output boxes not fabricated, too.
-        tracks: Certify the tracks of sequences, too, by these criteria.
-        intervals: Whether to compute confidence intervals.
+        fabrication, tracks, intervals: As in `evaluate`.
         processes: How many processes share the images, with the same result.
         on_image: Called whenever an image is done; images are read twice where only the curve tells the rule.
 
     Raises:
         ObjectSeekerError: There is no image, or no object that counts.
-
-    Returns:
-        The metrics; `to_dict()` has them as plain values.
 
     Example:
         >>> evaluate_images(run.images(), run.label_map, settings).defended.ap50  # doctest: +SKIP

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from multiprocessing import get_context
@@ -231,6 +231,12 @@ def split_images(images: int, parts: int, seed: int) -> list[Ints]:
     return [np.sort(part) for part in np.array_split(order, parts)]
 
 
+def with_objects(image: ObservedImage, boxes: Detections) -> ObservedImage:
+    """Return the image with these boxes as its objects, all of which count."""
+    none = np.zeros(len(boxes), np.bool_)
+    return replace(image, ground_truth=boxes, ignore=none, crowd=none, track=np.empty(0, np.int64))
+
+
 def restrict_images(images: Iterable[ObservedImage], recipe: Recipe) -> list[ObservedImage]:
     """Restrict images to a recipe, as if observed with it only; its masks must have been observed.
 
@@ -293,27 +299,45 @@ def map_images(
         return
     size = max(1, min(IMAGES_AT_A_TIME, -(-len(images) // (TURNS * processes))))
     parts = [range(len(images))[start : start + size] for start in range(0, len(images), size)]
-    with process_pool(processes, _begin, (images, label_map)) as pool:
-        waiting = [pool.submit(_process_images, work, part) for part in parts]
+    with process_pool(processes, tuple, (images, label_map)) as submit:
+        waiting = [submit(_process_images, work, part) for part in parts]
         for part, future in zip(parts, waiting, strict=True):
             yield from future.result()
             tell(len(part))
 
 
+def _process_images(
+    given: tuple[Sequence[ObservedImage], LabelMap], work: Callable[[ImageSet], Found], part: range
+) -> list[Found]:
+    images, label_map = given
+    return [work(image_set) for image_set in iter_image_sets(map(images.__getitem__, part), label_map)]
+
+
+_held: Any  # what a process of a pool computes with
+
+
 @contextmanager
-def process_pool(processes: int, begin: Callable[..., None], given: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
-    """Open processes of one thread each that begin with `begin(*given)`; a failure stops new work."""
-    with _one_thread_each(), ProcessPoolExecutor(processes, SPAWN, _start, (begin, given)) as pool:
+def process_pool(processes: int, make: Callable[..., Any], *given: Any) -> Iterator[Callable[..., Future[Any]]]:
+    """Open processes of one thread each that hold `make(*given)`; a failure stops new work.
+
+    What is yielded submits `work(held, *arguments)` and returns its future.
+    """
+    with _one_thread_each(), ProcessPoolExecutor(processes, SPAWN, _start, (make, given)) as pool:
         try:
-            yield pool
+            yield lambda work, *arguments: pool.submit(_work, work, *arguments)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _start(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+def _start(make: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    global _held
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once; the waiting process reports it
-    begin(*given)
+    _held = make(*given)
+
+
+def _work(work: Callable[..., Any], *arguments: Any) -> Any:
+    return work(_held, *arguments)
 
 
 @contextmanager
@@ -329,16 +353,3 @@ def _one_thread_each() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-_given: tuple[Sequence[ObservedImage], LabelMap]  # what a process of the pool looks at
-
-
-def _begin(images: Sequence[ObservedImage], label_map: LabelMap) -> None:
-    global _given
-    _given = images, label_map
-
-
-def _process_images(work: Callable[[ImageSet], Found], part: range) -> list[Found]:
-    images, label_map = _given
-    return [work(image_set) for image_set in iter_image_sets(map(images.__getitem__, part), label_map)]

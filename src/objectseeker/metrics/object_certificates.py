@@ -20,6 +20,7 @@ from objectseeker.core.recipes import has_windows
 from objectseeker.core.rules import PruningRule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, ThreatModel
 from objectseeker.defense import Defense
+from objectseeker.metrics.image_set import with_objects
 from objectseeker.runs.run import Run
 
 ObjectSource = Literal["labeled", "output"]  # by the dataset, or by the defended detector
@@ -139,9 +140,7 @@ def certify_output_boxes(
 
 def with_outputs_as_objects(image: ObservedImage, rule: PruningRule) -> ObservedImage:
     """Return the image with the defended detector's output boxes as objects, in the detector's labels."""
-    boxes = rule.prune(image.observation)
-    none = np.zeros(len(boxes), np.bool_)
-    return replace(image, ground_truth=boxes, ignore=none, crowd=none, track=np.empty(0, np.int64))
+    return with_objects(image, rule.prune(image.observation))
 
 
 def _rows(

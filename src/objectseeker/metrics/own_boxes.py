@@ -13,7 +13,7 @@ Every count is that of `Rule.prune`, every verdict that of `Rule.certify`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ from objectseeker.core.recipes import Recipe
 from objectseeker.core.rules import Rule
 from objectseeker.core.threats import Patch, PatchLocation, PatchPositions, ThreatModel, patch_sizes
 from objectseeker.metrics.certified import ProofTable, build_proof_table, target_proof
-from objectseeker.metrics.image_set import ImageSet
+from objectseeker.metrics.image_set import ImageSet, with_objects
 from objectseeker.metrics.replay import label_groups, neighbors_as_bits
 from objectseeker.metrics.search import LOCATIONS
 
@@ -122,8 +122,9 @@ class OwnBoxes:
         self.threshold, self.floor = threshold, floor
         self.threat = ThreatModel() if threat is None else threat
         self.patches = [Patch(self.threat.area, self.threat.aspect, where, self.threat.count) for where in locations]
-        own = [_with_own_boxes(image, threshold) for image in images]
-        labels = max((int(boxes.label.max(initial=-1)) for image in own for boxes in _all_boxes(image)), default=-1)
+        own = [with_objects(image, image.observation.base.with_min_score(threshold)) for image in images]
+        every = [boxes for image in images for boxes in (image.observation.base, image.observation.all_masked)]
+        labels = max((int(boxes.label.max(initial=-1)) for boxes in every), default=-1)
         self.image_set = ImageSet.from_part(own, LabelMap.from_names(tuple(map(str, range(labels + 1)))))
         self.image = self.image_set.ground_truth.image  # of each own box
         self.count = len(own)
@@ -133,7 +134,10 @@ class OwnBoxes:
         )
         self._views = max(len(image.observation.masks) for image in own)
         self._used = [np.ones(len(image.observation.masks), np.bool_) for image in own]
-        self._cut = [_cut_boxes(image) for image in own]
+        self._cut = [
+            cut_by_mask(seen.all_masked.xyxy, seen.mask_index, seen.masks)
+            for seen in (image.observation for image in own)
+        ]
         self._candidates: _Candidates | None = None
         self._trees: dict[Clustering, _Tree] = {}
         self._proofs: dict[float, ProofTable] = {}
@@ -168,13 +172,9 @@ class OwnBoxes:
         every = [self.decisive(*pair)[None] >= mask_thresholds[:, None, None] for pair in settings]
         return np.asarray(np.array(every).sum(axis=-1))
 
-    def bound_counts(self, rules: Sequence[Rule]) -> Ints:
-        """Return how many own boxes each rule certifies at most: (rules, patches)."""
-        return np.array([self.bound(rule).sum(axis=1) for rule in rules])
-
-    def certified_counts(self, rules: Sequence[Rule]) -> Ints:
-        """Return how many own boxes each rule certifies: (rules, patches)."""
-        return np.array([self.certified(rule).sum(axis=1) for rule in rules])
+    def totals(self, verdicts: Callable[[OwnBoxes, Rule], Bools], rules: Sequence[Rule]) -> Ints:
+        """Return how many own boxes each rule certifies, or at most (`bound`): (rules, patches)."""
+        return np.array([verdicts(self, rule).sum(axis=1) for rule in rules])
 
     def per_image(self, rule: Rule) -> tuple[Ints, Ints]:
         """Return the boxes that masks add (images,) and the own boxes certified (patches, images)."""
@@ -324,21 +324,6 @@ class OwnBoxes:
     def _rows(self) -> list[slice]:
         ends = np.cumsum(self.objects()).tolist()
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _with_own_boxes(image: ObservedImage, threshold: float) -> ObservedImage:
-    own = image.observation.base.with_min_score(threshold)
-    none = np.zeros(len(own), np.bool_)
-    return replace(image, ground_truth=own, ignore=none, crowd=none)
-
-
-def _all_boxes(image: ObservedImage) -> tuple[Detections, Detections]:
-    return image.observation.base, image.observation.all_masked
-
-
-def _cut_boxes(image: ObservedImage) -> Bools:
-    seen = image.observation
-    return cut_by_mask(seen.all_masked.xyxy, seen.mask_index, seen.masks)
 
 
 def _boxes_of_rows(proofs: ProofTable, image: Ints, per_box: Sequence[Bools | Ints]) -> Ints:

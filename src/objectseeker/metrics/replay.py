@@ -74,7 +74,27 @@ class PruningCandidates:
     max_base_threshold: float
 
     def replay(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
-        return replay_pruning(self, rules)
+        boxes = self.boxes
+        score = boxes.detections.score
+        cluster = np.zeros(len(boxes), np.int64)  # of the boxes alive: the first box of the cluster
+        before = np.zeros(len(boxes), np.bool_)
+        for rule in rules:
+            _check(rule, self)
+            evidence = rule.evidence(score)
+            alive = (evidence > 0) & (self.filtering < rule.base_threshold)
+            for image in np.unique(boxes.image[alive != before]).tolist():
+                start, end = self.first[image : image + 2]
+                members = np.flatnonzero(alive[start:end])
+                linked = self.linked[image]
+                if linked is None:
+                    cluster[start + members] = start + members[_clusters(rule, boxes.detections[start + members])]
+                else:
+                    _join(linked, members.tolist(), start, cluster)
+            before = alive
+            kept = np.flatnonzero(alive)
+            if rule.evidence_threshold is not None:
+                kept = kept[_enough(cluster[kept], self.mask_of[kept], self.masks[kept], evidence[kept])]
+            yield BoxTable(unionize(boxes.detections[kept], cluster[kept]), boxes.image[np.unique(cluster[kept])])
 
 
 def find_candidates(
@@ -162,31 +182,6 @@ def label_groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
         yield np.flatnonzero(a == label), np.flatnonzero(b == label)
 
 
-def replay_pruning(candidates: PruningCandidates, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
-    """Yield the recovered boxes of all images under each rule, in the order of `prune`."""
-    boxes = candidates.boxes
-    score = boxes.detections.score
-    cluster = np.zeros(len(boxes), np.int64)  # of the boxes alive: the first box of the cluster
-    before = np.zeros(len(boxes), np.bool_)
-    for rule in rules:
-        _check(rule, candidates)
-        evidence = rule.evidence(score)
-        alive = (evidence > 0) & (candidates.filtering < rule.base_threshold)
-        for image in np.unique(boxes.image[alive != before]).tolist():
-            start, end = candidates.first[image : image + 2]
-            members = np.flatnonzero(alive[start:end])
-            linked = candidates.linked[image]
-            if linked is None:
-                cluster[start + members] = start + members[_clusters(rule, boxes.detections[start + members])]
-            else:
-                _join(linked, members.tolist(), start, cluster)
-        before = alive
-        kept = np.flatnonzero(alive)
-        if rule.evidence_threshold is not None:
-            kept = kept[_enough(cluster[kept], candidates.mask_of[kept], candidates.masks[kept], evidence[kept])]
-        yield BoxTable(unionize(boxes.detections[kept], cluster[kept]), boxes.image[np.unique(cluster[kept])])
-
-
 def _join(linked: list[int], members: list[int], start: int, cluster: Ints) -> None:
     """Write the clusters of the boxes `members` of the image whose candidates begin at `start`."""
     left = sum(1 << member for member in members)
@@ -249,7 +244,22 @@ class IouCandidates:
     rule: IouRule  # its filter_iou and classwise hold for the candidates
 
     def replay(self, rules: Iterable[PruningRule]) -> Iterator[BoxTable]:
-        return replay_iou(self, cast("Iterable[IouRule]", rules))
+        """Yield each rule's additions to the base boxes of all images: clear boxes, then hulls of others."""
+        iou_rules = cast("list[IouRule]", list(rules))
+        boxes, score = self.boxes, self.boxes.detections.score
+        before, output = np.zeros((2, len(boxes)), dtype=np.bool_)
+        for rule, hulls in zip(iou_rules, self.others.replay([one.ioa_rule for one in iou_rules]), strict=True):
+            if rule.filter_iou != self.rule.filter_iou:
+                raise ObjectSeekerError(
+                    f"candidates were found for filter_iou={self.rule.filter_iou!r}, not {rule!r}: find them again"
+                )
+            alive = (score >= rule.ioa_rule.mask_threshold) & (self.repeated < rule.base_threshold)
+            for image in np.unique(boxes.image[alive != before]).tolist():
+                start, end = self.first[image : image + 2]
+                output[start:end] = False
+                output[start + self.unsuppressed(image, alive[start:end])] = True
+            before = alive
+            yield boxes.select(output).followed_by(hulls)
 
     def unsuppressed(self, image: int, alive: Bools) -> Ints:
         """`iou_variant.unsuppressed` among the boxes alive of one image."""
@@ -294,7 +304,10 @@ def find_iou_candidates(
         repeated.append(best[kept])
         by_score.append(order)
         links = len(boxes) ** 2
-        same.append(_suppressing(rule, boxes[order]) if links <= room else None)
+        best_first = boxes[order]
+        every = list(row_blocks(len(boxes), len(boxes))) if links <= room else []
+        suppressed = [row for some in every for row in as_bits(rule.are_duplicates(best_first[some], best_first))]
+        same.append(suppressed if links <= room else None)
         room -= links if links <= room else 0
     return IouCandidates(
         boxes=BoxTable.concatenate(parts),
@@ -316,29 +329,3 @@ def _repeating_score(rule: IouRule, boxes: Detections, base: Detections) -> Floa
         same = rule.are_duplicates(boxes[some], base)
         best[some] = np.where(same, base.score[None], NO_BASE).max(axis=1, initial=NO_BASE)
     return best
-
-
-def _suppressing(rule: IouRule, boxes: Detections) -> list[int]:
-    """Return the boxes that each one suppresses, as the bits of one number."""
-    return [
-        row for some in row_blocks(len(boxes), len(boxes)) for row in as_bits(rule.are_duplicates(boxes[some], boxes))
-    ]
-
-
-def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[BoxTable]:
-    """Return each rule's additions to the base boxes of all images: clear boxes, then hulls of others."""
-    rules = list(rules)
-    boxes, score = candidates.boxes, candidates.boxes.detections.score
-    before, output = np.zeros((2, len(boxes)), dtype=np.bool_)
-    for rule, hulls in zip(rules, replay_pruning(candidates.others, [rule.ioa_rule for rule in rules]), strict=True):
-        if rule.filter_iou != candidates.rule.filter_iou:
-            raise ObjectSeekerError(
-                f"candidates were found for filter_iou={candidates.rule.filter_iou!r}, not {rule!r}: find them again"
-            )
-        alive = (score >= rule.ioa_rule.mask_threshold) & (candidates.repeated < rule.base_threshold)
-        for image in np.unique(boxes.image[alive != before]).tolist():
-            start, end = candidates.first[image : image + 2]
-            output[start:end] = False
-            output[start + candidates.unsuppressed(image, alive[start:end])] = True
-        before = alive
-        yield boxes.select(output).followed_by(hulls)

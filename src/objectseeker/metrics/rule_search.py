@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -62,26 +62,25 @@ def mask_thresholds(base_threshold: float, floor: float) -> Floats:
 # --- who computes -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Bench:
-    """The own boxes of some images, in this process or shared among several."""
+    """The own boxes of some images: all in this process, or a part in each of several."""
 
-    def __init__(
-        self,
-        locations: Sequence[PatchLocation],
-        parts: Sequence[Callable[[str, tuple[Any, ...]], Callable[[], Any]]],
-    ) -> None:
-        self.locations, self._parts = locations, parts
+    locations: Sequence[PatchLocation]
+    own: OwnBoxes | None = None
+    parts: Sequence[Callable[..., Future[Any]]] = ()
 
-    def each(self, method: str, *arguments: Any) -> list[Any]:
+    def each(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Return what a method of `OwnBoxes` returns of every part of the images."""
-        started = [part(method, arguments) for part in self._parts]
-        return [finish() for finish in started]
+        if self.own is not None:
+            return [method(self.own, *arguments)]
+        return [future.result() for future in [submit(method, *arguments) for submit in self.parts]]
 
     def objects(self) -> Ints:
         """Return the number of own boxes per image."""
-        return np.concatenate(self.each("objects"))
+        return np.concatenate(self.each(OwnBoxes.objects))
 
-    def counts(self, method: str, *arguments: Any) -> Ints:
+    def counts(self, method: Callable[..., Any], *arguments: Any) -> Ints:
         """Return counts of own boxes, of all images together."""
         return np.asarray(sum(self.each(method, *arguments)))
 
@@ -99,51 +98,25 @@ def open_bench(
     processes: int = 1,
 ) -> Iterator[Bench]:
     """Open the own boxes of images number `index`, under the masks of `recipe` alone if there is one."""
-    shared = (threshold, floor, threat, locations, recipe)
+    options = (threshold, floor, threat, locations)
     if processes == 1 or len(index) < 2 * processes:
-        own = _own_boxes(images, index, *shared)
-        yield Bench(locations, [lambda method, arguments: partial(getattr(own, method), *arguments)])
+        yield Bench(locations, _own_boxes(images, index, recipe, *options))
         return
     with ExitStack() as stack:
         pools = [
-            stack.enter_context(process_pool(1, _begin, (images, part, *shared)))
-            for part in np.array_split(index, processes)
+            process_pool(1, _own_boxes, images, part, recipe, *options) for part in np.array_split(index, processes)
         ]
-        yield Bench(locations, [partial(_submit, pool) for pool in pools])
+        yield Bench(locations, parts=[stack.enter_context(pool) for pool in pools])
 
 
-def _submit(pool: ProcessPoolExecutor, method: str, arguments: tuple[Any, ...]) -> Callable[[], Any]:
-    return pool.submit(_call, method, arguments).result
-
-
-def _own_boxes(
-    images: Sequence[ObservedImage],
-    index: Ints,
-    threshold: float,
-    floor: float,
-    threat: ThreatModel,
-    locations: Sequence[PatchLocation],
-    recipe: Recipe | None,
-) -> OwnBoxes:
-    return OwnBoxes(_some(images, index, recipe), threshold, floor, threat, locations)
+def _own_boxes(images: Sequence[ObservedImage], index: Ints, recipe: Recipe | None, *options: Any) -> OwnBoxes:
+    return OwnBoxes(_some(images, index, recipe), *options)
 
 
 def _some(images: Sequence[ObservedImage], index: Ints, recipe: Recipe | None) -> list[ObservedImage]:
     """Return images number `index`, under the masks of `recipe` alone if there is one."""
     chosen = [images[number] for number in index.tolist()]
     return chosen if recipe is None else restrict_images(chosen, recipe)
-
-
-_own: OwnBoxes  # of a process of a pool
-
-
-def _begin(*arguments: Any) -> None:
-    global _own
-    _own = _own_boxes(*arguments)
-
-
-def _call(method: str, arguments: tuple[Any, ...]) -> Any:
-    return getattr(_own, method)(*arguments)
 
 
 # --- measuring one rule -----------------------------------------------------------------------------------------------
@@ -204,7 +177,7 @@ class OwnBoxMetrics:
 
 def measure_rule(bench: Bench, rule: Rule, objects: Ints) -> OwnBoxMetrics:
     """Measure one rule on the images of a bench, with `objects` own boxes each."""
-    spurious, certified = zip(*bench.each("per_image", rule), strict=True)
+    spurious, certified = zip(*bench.each(OwnBoxes.per_image, rule), strict=True)
     counts = np.concatenate(certified, axis=1)
     return OwnBoxMetrics(
         rule=rule,
@@ -275,8 +248,8 @@ class RuleSearch:
         self.trials = 0  # rules whose gain was found exactly
         self.gains: dict[Rule, float] = {}  # of the rules that won, in percent
         self._known: dict[tuple[int, int, int], float] = {}  # gains of entries, by level
-        self._upper: dict[tuple[int, int], float] = {}
         self._curves = self._price_curves()
+        self._upper_end = cache(lambda shape, step: spurious_interval(self._curves[shape, step]).high)
         images = len(self.objects)
         mean = self._curves.mean(axis=2)
         error = self._curves.std(axis=2, ddof=1) / np.sqrt(images) if images > 1 else np.zeros_like(mean)
@@ -284,7 +257,7 @@ class RuleSearch:
         pairs = sorted({(shape.filter_ioa, shape.edge_factor) for shape in self.shapes})
         lows = [shape.evidence_threshold for shape in self.shapes if shape.evidence_threshold is not None]
         self._levels = np.unique([*self.thresholds.tolist(), *lows])
-        singles = self.bench.counts("single_view_counts", pairs, self._levels)
+        singles = self.bench.counts(OwnBoxes.single_view_counts, pairs, self._levels)
         self._singles = {pair: self._gain(counts) for pair, counts in zip(pairs, singles, strict=True)}
 
     def _price_curves(self) -> Ints:
@@ -293,7 +266,7 @@ class RuleSearch:
         for shape in self.shapes:
             by_clustering.setdefault(clustering_of(shape), []).append(shape)
         for done, shapes in enumerate(by_clustering.values(), 1):
-            parts.append(np.concatenate(self.bench.each("price_curves", shapes, self.thresholds), axis=2))
+            parts.append(np.concatenate(self.bench.each(OwnBoxes.price_curves, shapes, self.thresholds), axis=2))
             self.on_progress(done, len(by_clustering))
         return np.concatenate(parts)
 
@@ -355,8 +328,9 @@ class RuleSearch:
                 together.append(entry)
         new = [entry for entry in together if (entry.level, entry.shape, entry.step) not in self._known]
         if new:
-            method = "bound_counts" if new[0].level == 1 else "certified_counts"
-            counts = self.bench.counts(method, [self.rule(entry.shape, entry.step) for entry in new])
+            verdicts = OwnBoxes.bound if new[0].level == 1 else OwnBoxes.certified
+            rules = [self.rule(entry.shape, entry.step) for entry in new]
+            counts = self.bench.counts(OwnBoxes.totals, verdicts, rules)
             self.trials += len(new) * (new[0].level - 1)
             for entry, gain in zip(new, self._gain(counts), strict=True):
                 self._known[entry.level, entry.shape, entry.step] = float(gain)
@@ -373,12 +347,6 @@ class RuleSearch:
                     entry.step, entry.gain = moved.step, moved.gain
                 return True
         return False
-
-    def _upper_end(self, shape: int, step: int) -> float:
-        key = shape, step
-        if key not in self._upper:
-            self._upper[key] = spurious_interval(self._curves[shape, step]).high
-        return self._upper[key]
 
     def _gain(self, counts: Ints) -> Floats:
         """Return the mean certified share in percent: counts (..., locations)."""
@@ -407,7 +375,7 @@ class OwnBoxTuner(Tuner):
         """Try each recipe with the rules of QUICK_SPACE."""
         with self._open(self.searched) as bench:
             for trial in recipes:
-                bench.each("restrict", trial.recipe)
+                bench.each(OwnBoxes.restrict, trial.recipe)
                 search = RuleSearch(bench, self.threshold, self._floor, QUICK_SPACE)
                 rule = search.best(self.price)
                 yield replace(trial, gain=NO_GAIN if rule is None else search.gains[rule])
@@ -434,7 +402,7 @@ class OwnBoxTuner(Tuner):
                 )
             untuned = _untuned_rule(self.run, self.threshold, self._floor)
             before = {rule: measure_rule(bench, rule, search.objects) for rule in (untuned, *rules.values())}
-            sizes = set().union(*bench.each("sizes"))
+            sizes = set().union(*bench.each(OwnBoxes.sizes))
         best = before[rules[self.price]]
         if not best.gain:
             raise ObjectSeekerError(
@@ -445,7 +413,7 @@ class OwnBoxTuner(Tuner):
         with self._open(self.held_out, masks) as bench:
             objects = bench.objects()
             after = {rule: measure_rule(bench, rule, objects) for rule in (untuned, *rules.values())}
-            sizes |= set().union(*bench.each("sizes"))
+            sizes |= set().union(*bench.each(OwnBoxes.sizes))
         passes = max(masks.forward_passes(*size) for size in sizes)
 
         def point(price: float, rule: Rule) -> TunedRule:

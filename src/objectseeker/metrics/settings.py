@@ -28,8 +28,7 @@ class EvaluationSettings:
 
     The operating point is where the defended detector reaches `clean_recall` (the r of CertR@r, a fraction), or at
     `base_threshold`, or at the lowest base_threshold at and above which it has at most `fppi` false positives per
-    image; with none of these it is the rule itself. A clean recall that is only the default
-    (`clean_recall_is_default`) gives way to the highest that is reached.
+    image; with none of these it is the rule itself.
     """
 
     rule: PruningRule
@@ -37,7 +36,6 @@ class EvaluationSettings:
     threat: ThreatModel = field(default_factory=ThreatModel)
     clean_recall: float | None = None
     base_threshold: float | None = None
-    clean_recall_is_default: bool = False
     fppi: float | None = None
     base_floor: float = 0.0  # base boxes below it are not stored, so false positives there are unknown
 
@@ -100,10 +98,10 @@ class EvaluationSettings:
         return replace(self, threshold_schedule=follow, rule=follow.rule(self.rule, self.rule.base_threshold))
 
     def at_clean_recall(self, clean_recall: float) -> EvaluationSettings:
-        return replace(self, clean_recall=clean_recall, base_threshold=None, fppi=None, clean_recall_is_default=False)
+        return replace(self, clean_recall=clean_recall, base_threshold=None, fppi=None)
 
     def at_fppi(self, most: float) -> EvaluationSettings:
-        return replace(self, clean_recall=None, base_threshold=None, fppi=most, clean_recall_is_default=False)
+        return replace(self, clean_recall=None, base_threshold=None, fppi=most)
 
     def class_agnostic(self) -> EvaluationSettings:
         """Return the class-agnostic settings."""
@@ -165,14 +163,14 @@ def describe_fppi(fppi: float) -> str:
     return f"at most {fppi:g} false positive{'' if fppi == 1 else 's'} per image"
 
 
-def describe_operating_point(settings: EvaluationSettings) -> str:
-    """Describe where on its curve a detector is evaluated."""
+def describe_point(settings: EvaluationSettings) -> str:
+    """Describe the operating point that settings ask for."""
     if settings.clean_recall is not None:
-        return f"at clean recall {settings.clean_recall:g}"
+        return f"clean recall {100 * settings.clean_recall:g} %"
     if settings.fppi is not None:
-        return f"with {describe_fppi(settings.fppi)}"
+        return f"a base_threshold with {describe_fppi(settings.fppi)}"
     base_threshold = settings.rule.base_threshold if settings.base_threshold is None else settings.base_threshold
-    return f"at base_threshold {base_threshold:g}"
+    return f"base_threshold {base_threshold:g}"
 
 
 def require_seed(seed: int) -> int:

@@ -8,7 +8,7 @@ values, ready for CSV. Where the requested clean recall is not reached, what dep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,9 +17,9 @@ import numpy as np
 from objectseeker.core.certification import visible_area
 from objectseeker.core.observation import keep_lines
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
-from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.average_precision import undefended_curve, unpruned_curve
-from objectseeker.metrics.certified import joint_certificates_of
+from objectseeker.metrics.certified import joint_certificates
 from objectseeker.metrics.defended_images import DefendedImageSet, DefendedOutcome, counted, shares
 from objectseeker.metrics.image_set import ImageSet, split_images
 from objectseeker.metrics.settings import EvaluationSettings
@@ -31,75 +31,28 @@ FPPI_LEVELS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 SIZE_BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SweepPoint:
-    """One value of what a sweep varies, and what it gave; `k` where lines are varied as well."""
+    """One value of what a sweep varies, and what it gave.
+
+    Attributes:
+        name: The column of what is varied.
+        columns: The columns before those of the outcome.
+        outcome: What it gave.
+        reference: The columns after those of the outcome.
+    """
 
     name: str
-    value: float
+    columns: Mapping[str, Any]
     outcome: DefendedOutcome
-    k: int | None = None
-    forward_passes: int | None = None
-    masks: str | None = None  # which these were, where they are not all that is stored
-    undefended_ap50: float | None = None
-    reference: Mapping[str, float | None] = field(default_factory=dict)  # further columns
+    reference: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        return float(self.columns[self.name])
 
     def to_row(self) -> dict[str, Any]:
-        row = {"k": self.k, self.name: self.value, "forward_passes": self.forward_passes, "masks": self.masks}
-        row = {name: value for name, value in row.items() if value is not None} | self.outcome.to_row()
-        row |= self.reference
-        return row if self.undefended_ap50 is None else row | {"undefended_ap50": self.undefended_ap50}
-
-
-@dataclass(frozen=True, slots=True)
-class SizeBin:
-    """The objects whose share of their image is greater than `above` and at most `up_to`."""
-
-    above: float
-    up_to: float
-    objects: int
-    objects_share: float
-    certified: dict[PatchLocation, float | None]
-    vacuous_far: int | None
-
-    def to_row(self) -> dict[str, Any]:
-        return {
-            "from": self.above,
-            "to": self.up_to,
-            "objects": self.objects,
-            "objects_share": self.objects_share,
-            **{f"certified_{where}": share for where, share in self.certified.items()},
-            "vacuous_far": self.vacuous_far,
-        }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """The metrics of one of several disjoint parts of the images."""
-
-    number: int
-    images: int
-    objects: int
-    undefended_ap50: float
-    outcome: DefendedOutcome
-
-    def to_row(self) -> dict[str, Any]:
-        counts = {"split": self.number, "images": self.images, "objects": self.objects}
-        return counts | {"undefended_ap50": self.undefended_ap50} | self.outcome.to_row()
-
-
-@dataclass(frozen=True, slots=True)
-class PrecisionRecall:
-    """Precision and recall over all boxes of one detector at one base_threshold."""
-
-    detector: str
-    base_threshold: float
-    precision: float | None
-    recall: float
-    clean_recall: float
-
-    def to_row(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**self.columns, **self.outcome.to_row(), **self.reference}
 
 
 def by_clean_recall(image_set: ImageSet, settings: EvaluationSettings, recalls: Iterable[float]) -> list[SweepPoint]:
@@ -146,7 +99,7 @@ def by_lines(image_set: ImageSet, settings: EvaluationSettings, ks: Iterable[int
     for k in ks:
         of_k = with_lines(image_set, k)
         masks = max(len(image.observation.masks) for image in of_k.images)  # an image of few pixels has fewer
-        steps.append(SweepPoint(name="k", value=k, forward_passes=1 + masks, outcome=measured(of_k, settings)))
+        steps.append(SweepPoint("k", {"k": k, "forward_passes": 1 + masks}, measured(of_k, settings)))
     return steps
 
 
@@ -158,15 +111,14 @@ def by_schedule(
     floor = min((one.min_mask_score for _, one in tried), default=None)
     defended = DefendedImageSet.from_settings(image_set, settings, floor=floor)
     return [
-        SweepPoint(name=name, value=value, outcome=defended.at_operating_point(one, defended.curve(one)))
-        for value, one in tried
+        SweepPoint(name, {name: value}, defended.at_operating_point(one, defended.curve(one))) for value, one in tried
     ]
 
 
 def by_filter_ioa(image_set: ImageSet, settings: EvaluationSettings, filter_ioas: Iterable[float]) -> list[SweepPoint]:
     """The effect of how much of a masked box a base box must cover to filter it."""
     return [
-        SweepPoint(name="filter_ioa", value=ioa, outcome=measured(image_set, settings.with_rule(filter_ioa=ioa)))
+        SweepPoint("filter_ioa", {"filter_ioa": ioa}, measured(image_set, settings.with_rule(filter_ioa=ioa)))
         for ioa in filter_ioas
     ]
 
@@ -185,7 +137,8 @@ def by_patch_area(
         outcomes = _by_patch(image_set if k is None else with_lines(image_set, k), settings, shapes, jointly=jointly)
         for one, outcome in zip(areas, outcomes, strict=True):
             reference = {"joint_certified_recall": outcome.joint_certified_recall}
-            steps.append(SweepPoint(name="patch_area", value=one, k=k, outcome=outcome, reference=reference))
+            columns = {"patch_area": one} if k is None else {"k": k, "patch_area": one}
+            steps.append(SweepPoint("patch_area", columns, outcome, reference))
     return steps
 
 
@@ -195,15 +148,18 @@ def by_patch_aspect(
     """Certified recall against the patch's width divided by its height, at equal area."""
     outcomes = _by_patch(image_set, settings, [(settings.threat.area, aspect) for aspect in aspects])
     return [
-        SweepPoint(name="patch_aspect", value=aspect, outcome=outcome)
+        SweepPoint("patch_aspect", {"patch_aspect": aspect}, outcome)
         for aspect, outcome in zip(aspects, outcomes, strict=True)
     ]
 
 
 def by_object_size(
     image_set: ImageSet, settings: EvaluationSettings, bins: Sequence[float] = SIZE_BINS
-) -> list[SizeBin]:
-    """Certified recall and number of objects by object size, the visible share of the image."""
+) -> list[dict[str, Any]]:
+    """Certified recall and number of objects by object size, the visible share of the image.
+
+    An object is in the row that its share is greater than `from` of, and at most `to`.
+    """
     if len(bins) < 2 or list(bins) != sorted(set(bins)):
         raise ObjectSeekerError(f"size bins must be at least two ascending limits: got {list(bins)}")
     defended = DefendedImageSet.from_settings(image_set, settings)
@@ -219,20 +175,25 @@ def by_object_size(
         if verdicts is not None:
             certified = shares(verdicts[0][:, mine].sum(axis=1), objects)
             vacuous = int(verdicts[1][PATCH_LOCATIONS.index("far"), mine].sum())
-        rows.append(SizeBin(low, high, objects, 100 * float(mine.mean()), certified, vacuous))
+        rows.append(
+            {"from": low, "to": high, "objects": objects, "objects_share": 100 * float(mine.mean())}
+            | {f"certified_{where}": certified[where] for where in PATCH_LOCATIONS}
+            | {"vacuous_far": vacuous}
+        )
     return rows
 
 
-def by_split(image_set: ImageSet, settings: EvaluationSettings, *, splits: int = 2, seed: int = 0) -> list[Part]:
-    """The same measurement on disjoint random parts of the images: how much of a difference is chance."""
-    chosen = split_images(len(image_set.images), require_count(splits, "splits"), seed)
-    return [
-        Part(number, len(part.images), len(part.counted), undefended_curve(part).mean_ap50, measured(part, settings))
-        for number, part in enumerate(map(image_set.subset, chosen))
-    ]
+def by_split(image_set: ImageSet, settings: EvaluationSettings, *, seed: int = 0) -> list[SweepPoint]:
+    """The same measurement on two disjoint random halves of the images: the difference is chance."""
+    steps = []
+    for number, part in enumerate(map(image_set.subset, split_images(len(image_set.images), 2, seed))):
+        columns = {"split": number, "images": len(part.images), "objects": len(part.counted)}
+        undefended = {"undefended_ap50": undefended_curve(part).mean_ap50}
+        steps.append(SweepPoint("split", columns | undefended, measured(part, settings)))
+    return steps
 
 
-def precision_recall(image_set: ImageSet, settings: EvaluationSettings) -> list[PrecisionRecall]:
+def precision_recall(image_set: ImageSet, settings: EvaluationSettings) -> list[dict[str, Any]]:
     """Precision and recall over all boxes at every base_threshold: undefended, defended, without pruning."""
     rows = []
     for detector, curve in (
@@ -242,13 +203,13 @@ def precision_recall(image_set: ImageSet, settings: EvaluationSettings) -> list[
     ):
         right, boxes = curve.true_positives.sum(axis=1), (curve.true_positives + curve.false_positives).sum(axis=1)
         rows += [
-            PrecisionRecall(
-                detector=detector,
-                base_threshold=float(curve.base_thresholds[i]),
-                precision=100 * float(right[i] / boxes[i]) if boxes[i] else None,
-                recall=100 * float(right[i] / len(image_set.counted)),
-                clean_recall=float(curve.clean_recall[i]),
-            )
+            {
+                "detector": detector,
+                "base_threshold": float(curve.base_thresholds[i]),
+                "precision": 100 * float(right[i] / boxes[i]) if boxes[i] else None,
+                "recall": 100 * float(right[i] / len(image_set.counted)),
+                "clean_recall": float(curve.clean_recall[i]),
+            }
             for i in range(len(curve.base_thresholds))
         ]
     return rows
@@ -271,10 +232,7 @@ def _on_one_curve(
     """Measure settings that differ only in their operating point and threat."""
     defended = DefendedImageSet.from_settings(image_set, settings)
     curve = defended.curve(settings)
-    return [
-        SweepPoint(name=name, value=value, outcome=defended.at_operating_point(one, curve))
-        for value, one in tried.items()
-    ]
+    return [SweepPoint(name, {name: value}, defended.at_operating_point(one, curve)) for value, one in tried.items()]
 
 
 def _by_patch(
@@ -292,7 +250,7 @@ def _by_patch(
     outcomes = [replace(outcome, certified=certified[i], vacuous=vacuous[i]) for i in each]
     if jointly and threat.count == 1:
         anywhere = [Patch(one, aspect, "anywhere") for one, aspect in shapes]
-        found = joint_certificates_of(
+        found = joint_certificates(
             defended.proofs, rule, anywhere, certification_threshold=threat.certification_threshold
         )
         counts = [sum(image.count for image in of_patch) for of_patch in found]

@@ -8,7 +8,6 @@ price may be clean AP, clean recall or FPPI instead (`ap_search`).
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,10 +22,10 @@ import numpy as np
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Bands, Halves, Pairs, Recipe, Windows, pair_counts, parse_recipe
-from objectseeker.core.seeker import Detector, detect_views
+from objectseeker.core.seeker import Detector
 from objectseeker.core.threats import Patch, PatchLocation, ThreatModel
 from objectseeker.datasets import Dataset
-from objectseeker.defense import BATCH, Defense, encode_images
+from objectseeker.defense import Defense, encode_images
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 from objectseeker.metrics.ap_search import LabelTuner, SearchSpec, Trial
 from objectseeker.metrics.average_precision import undefended_curve
@@ -45,14 +44,14 @@ from objectseeker.metrics.search import (
     within_budget,
 )
 from objectseeker.metrics.settings import require_seed
-from objectseeker.runs.observe import dataset_of, observe
+from objectseeker.runs.observe import dataset_of, observe, seconds_per_view
 from objectseeker.runs.run import MANIFEST, Run, open_run
 
 DEFAULT_THRESHOLD = 0.5  # of detectors whose file states none
 DEFAULT_SPURIOUS = 0.25
 DEFAULT_SAMPLE = 200  # images that are observed by default
 MIN_IMAGES = 4
-TIMED_SECONDS = 1.0
+TIMED_IMAGES = 4  # gray images of the size of the run's first, for a latency
 
 
 def tune(
@@ -131,13 +130,17 @@ def tune(
     threat = ThreatModel() if threat is None else threat
     locations = LOCATIONS if location is None else (Patch(location=location).location,)
     with ExitStack() as stack:
-        run = _as_run(
-            source, detector, out, recipes, passes, threat, location, (limit, sample, seed), on_progress, stack
-        )
+        if isinstance(source, Run):
+            run = source
+        elif isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file():
+            run = open_run(source, detector=None if isinstance(detector, str | Defense) else detector)
+        else:
+            folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
+            wanted, which = masks_to_observe(passes, threat, location), (limit, sample, seed)
+            run = _observe(source, detector, folder, recipes, wanted, which, on_progress)
+            recipes = []  # they are what was observed
         budgets = budgets_of(run, passes, latency)
         observed = run.manifest.observation_settings.masks
-        if not _is_run(source):
-            recipes = []  # they are what was observed
         candidates = recipes_among(observed, recipes) if recipes or budgets else [observed]
         if len(candidates) > 1 and not budgets:
             several = ", ".join(map(str, candidates))
@@ -185,35 +188,21 @@ def tune(
         return _with_defenses(run, found)
 
 
-def _is_run(source: object) -> bool:
-    return isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file())
-
-
-def _as_run(
-    source: Run | str | Path | Dataset | Iterable[Image],
+def _observe(
+    source: str | Path | Dataset | Iterable[Image],
     detector: str | Defense | Detector | None,
-    out: str | Path | None,
+    folder: Path,
     recipes: Sequence[Recipe],
-    passes: int | Sequence[int] | None,
-    threat: ThreatModel,
-    location: PatchLocation | None,
+    wanted: Recipe | None,
     which: tuple[int | None, int | None, int],
     on_progress: OnProgress,
-    stack: ExitStack,
 ) -> Run:
-    if isinstance(source, Run):
-        return source
-    if isinstance(source, str | Path) and _is_run(source):
-        return open_run(source, detector=None if isinstance(detector, str | Defense) else detector)
+    """Observe images with the recipe that is given, the detector's own, or the one `wanted`."""
+    limit, sample, seed = which
     if detector is None:
         raise ObjectSeekerError(f"images are observed with a detector: got {source!r:.80} alone. Add detector=SPEC.")
     if len(recipes) > 1:
         raise ObjectSeekerError(f"images are observed with one recipe, give one: got {', '.join(map(str, recipes))}")
-    masks = recipes[0] if recipes else None
-    if masks is None and not isinstance(detector, Defense):
-        masks = masks_to_observe(passes, threat, location)
-    folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
-    limit, sample, seed = which
     if limit is not None and sample is not None:
         raise ObjectSeekerError(f"give limit or sample, one of them: got {limit!r} and {sample!r}")
     images = dataset_of(source, folder)
@@ -222,7 +211,7 @@ def _as_run(
         images,
         detector,
         out=folder,
-        masks=masks,
+        masks=recipes[0] if recipes else None if isinstance(detector, Defense) else wanted,
         limit=most,
         seed=None if limit is not None or len(images) <= most else seed,
         on_progress=lambda done, total: on_progress("images observed", done, total),
@@ -262,7 +251,9 @@ def budgets_of(run: Run, passes: int | Sequence[int] | None, latency: float | No
         raise ObjectSeekerError(f"give passes or latency, one of them: got {passes!r} and {latency!r}")
     if latency is None:
         return _counts(passes)
-    each = milliseconds_per_pass(run)
+    settings, seen = run.manifest.observation_settings, run.images()[0].observation
+    image = np.full((seen.height, seen.width, 3), settings.fill, np.uint8)
+    each = 1000 * seconds_per_view(run.defense().load_detector(trust_detector=True), [image] * TIMED_IMAGES, settings)
     allowed = math.floor(require_number(latency, "latency") / each)
     if allowed < 2:
         raise ObjectSeekerError(f"a forward pass takes {each:.1f} ms here, so {latency:g} ms allow no masks: ask more")
@@ -272,22 +263,6 @@ def budgets_of(run: Run, passes: int | Sequence[int] | None, latency: float | No
 def _counts(passes: int | Sequence[int] | None) -> list[int]:
     every = [] if passes is None else [passes] if isinstance(passes, int) else passes
     return sorted({require_count(one, "passes") for one in every})
-
-
-def milliseconds_per_pass(run: Run) -> float:
-    """Time the run's detector on this machine, on gray images of the size of the run's first."""
-    settings = run.manifest.observation_settings
-    loaded: Any = run.defense().load_detector(trust_detector=True)
-    seen = run.images()[0].observation
-    image = np.full((seen.height, seen.width, 3), settings.fill, np.uint8)
-    views = seen.masks.select_masks(slice(0, 2 * (settings.batch_size or BATCH)))
-    options: dict[str, Any] = {"value": settings.fill, "batch_size": settings.batch_size or BATCH}
-    detect_views(loaded, image, views, **options)  # not timed: the first call prepares the detector
-    start, passes = time.perf_counter(), 0
-    while passes == 0 or time.perf_counter() - start < TIMED_SECONDS:
-        detect_views(loaded, image, views, **options)
-        passes += 1 + len(views)
-    return 1000 * (time.perf_counter() - start) / passes
 
 
 def _counting(on_trial: Callable[[Trial], None] | None, on_progress: OnProgress) -> Callable[[Trial], None]:

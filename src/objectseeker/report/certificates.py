@@ -46,7 +46,7 @@ from objectseeker.core.rules import PruningRule
 from objectseeker.core.temporal import UNBOUNDED_MOTION, earliest_uncertified_start
 from objectseeker.core.threats import PatchPositions, ThreatModel
 from objectseeker.metrics.certified import build_proof_table
-from objectseeker.metrics.image_set import ImageSet
+from objectseeker.metrics.image_set import ImageSet, with_objects
 from objectseeker.metrics.track_certificates import (
     MAX_MOTIONS,
     WINDOWS,
@@ -179,10 +179,7 @@ def _targets(
     mask_of = image.observation.mask_index
     for block in row_blocks(len(image.ground_truth), len(mask_of)):
         objects = image.ground_truth[block]
-        none = np.zeros(len(objects), np.bool_)
-        proofs = build_proof_table(
-            ImageSet.from_part([replace(image, ground_truth=objects, ignore=none, crowd=none)], label_map), rule, bound
-        )
+        proofs = build_proof_table(ImageSet.from_part([with_objects(image, objects)], label_map), rule, bound)
         evidence = rule.evidence(proofs.score)
         mask = mask_of[proofs.box]
         for t, (n, label) in enumerate(zip(proofs.object.tolist(), proofs.label.tolist(), strict=True)):

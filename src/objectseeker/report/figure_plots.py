@@ -14,8 +14,8 @@ from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, Pat
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics import EvaluationSettings, ImageSet, evaluate_images, sweeps
 from objectseeker.metrics.average_precision import undefended_curve
-from objectseeker.metrics.settings import describe_fppi
-from objectseeker.metrics.sweeps import Part, SweepPoint
+from objectseeker.metrics.settings import describe_point
+from objectseeker.metrics.sweeps import SweepPoint
 from objectseeker.report.plots import (
     LINE_STYLES,
     MUTED,
@@ -94,7 +94,7 @@ class FigureContext:
         def masks(k: int) -> str:
             return str(self.masks) if k == self.lines else f"{k} of the lines of {self.masks}"
 
-        return [replace(step, masks=masks(int(step.value) if step.k is None else step.k)) for step in steps]
+        return [replace(step, columns={**step.columns, "masks": masks(step.columns["k"])}) for step in steps]
 
 
 def line_counts(stored: int, steps: int) -> list[int]:
@@ -131,11 +131,11 @@ def _figure(
 def _precision_recall(context: FigureContext) -> Drawn:
     rows = sweeps.precision_recall(context.image_set, context.settings)
     series = []
-    for detector in dict.fromkeys(row.detector for row in rows):
-        mine = [row for row in rows if row.detector == detector]
-        series.append(
-            Line(detector, [row.recall for row in mine], [row.precision for row in mine], LINE_STYLES[detector])
+    for detector in dict.fromkeys(row["detector"] for row in rows):
+        recall, precision = (
+            [row[name] for row in rows if row["detector"] == detector] for name in ("recall", "precision")
         )
+        series.append(Line(detector, recall, precision, LINE_STYLES[detector]))
     panel = Panel(
         x_label="recall over all objects, %",
         y_label="precision, %",
@@ -145,7 +145,7 @@ def _precision_recall(context: FigureContext) -> Drawn:
         if_empty="there are no boxes",
     )
     note = _describe_settings(context, hide=("T", "bound", "area", "aspect", "point"))
-    return _table(rows), Plot("Precision and recall", [panel], f"One point per base_threshold. {note}")
+    return rows, Plot("Precision and recall", [panel], f"One point per base_threshold. {note}")
 
 
 @_figure("clean-recall", "certified recall against the clean recall of the operating point")
@@ -193,8 +193,9 @@ def _lines(context: FigureContext) -> Drawn:
 @_figure("cost", f"certified recall against forward passes per image ({LINE_SUBSET_NOTE})", needs_lines=True)
 def _cost(context: FigureContext) -> Drawn:
     steps = context.by_lines
-    ticks = {float(step.forward_passes or 0): f"{step.forward_passes}\nk = {step.value:g}" for step in steps}
-    panel = _certified(steps, "forward passes per image", x=[step.forward_passes for step in steps], ticks=ticks)
+    passes = [step.columns["forward_passes"] for step in steps]
+    ticks = {float(count): f"{count}\nk = {step.value:g}" for count, step in zip(passes, steps, strict=True)}
+    panel = _certified(steps, "forward passes per image", x=passes, ticks=ticks)
     note = f"{LINE_SUBSET_SENTENCE} {_note(context, steps, hide=('masks',))}"
     return _table(steps), Plot("Certified recall against cost", [panel], note)
 
@@ -310,7 +311,7 @@ def _patch_area(context: FigureContext) -> Drawn:
         steps, about = context.with_mask_names(steps), LINE_SUBSET_SENTENCE
     by_k: dict[int | None, list[SweepPoint]] = {}
     for step in steps:
-        by_k.setdefault(step.k, []).append(step)
+        by_k.setdefault(step.columns.get("k"), []).append(step)
     panels = []
     for where in PATCH_LOCATIONS:
         series = []
@@ -353,8 +354,8 @@ def _patch_aspect(context: FigureContext) -> Drawn:
 @_figure("object-size", "number of objects, and certified recall, by object size")
 def _object_size(context: FigureContext) -> Drawn:
     bins = sweeps.by_object_size(context.image_set, context.settings)
-    names = [f"{100 * one.above:g}–{100 * one.up_to:g}" for one in bins]
-    objects = [one.objects for one in bins]
+    names = [f"{100 * one['from']:g}–{100 * one['to']:g}" for one in bins]
+    objects = [one["objects"] for one in bins]
     counts = _bar_panel([Bars("", objects, [MUTED] * len(bins), number_format="{:,.0f}")], names, "objects")
     counts = replace(
         counts,
@@ -364,17 +365,19 @@ def _object_size(context: FigureContext) -> Drawn:
         y_limits=(0, 1.1 * max(objects)),
     )
     x = list(counts.ticks)
-    lines = [Line(where, x, [one.certified[where] for one in bins], LINE_STYLES[where]) for where in PATCH_LOCATIONS]
+    lines = [
+        Line(where, x, [one[f"certified_{where}"] for one in bins], LINE_STYLES[where]) for where in PATCH_LOCATIONS
+    ]
     certified = replace(
         counts,
         title="certified",
         y_label=CERTIFIED_SHARE,
         series=lines,
         y_limits=zero_based_limits([value for line in lines for value in line.y]),
-        if_empty=f"{_point(context)} is not reached",
+        if_empty=f"{describe_point(context.settings)} is not reached",
     )
-    gaps = any(one.objects and one.vacuous_far is None for one in bins)  # an empty bin needs no explanation
-    return _table(bins), Plot("Objects by size", [counts, certified], _note(context, gaps=gaps))
+    gaps = any(one["objects"] and one["vacuous_far"] is None for one in bins)  # an empty bin needs no explanation
+    return bins, Plot("Objects by size", [counts, certified], _note(context, gaps=gaps))
 
 
 @_figure("splits", "the same evaluation on two disjoint random halves of the images")
@@ -384,12 +387,12 @@ def _splits(context: FigureContext) -> Drawn:
     colors = [LINE_STYLES[name].color for name in ("undefended", "defended", *PATCH_LOCATIONS)]
     bars = [
         Bars(
-            f"part {part.number + 1}: {plural(part.images, 'image')}, {plural(part.objects, 'object')}",
-            [part.undefended_ap50, part.outcome.ap50, *part.outcome.certified_recall().values()],
+            f"part {number}: {plural(part.columns['images'], 'image')}, {plural(part.columns['objects'], 'object')}",
+            [part.columns["undefended_ap50"], part.outcome.ap50, *part.outcome.certified_recall().values()],
             colors,
-            hatch="" if part.number == 0 else "////",
+            hatch,
         )
-        for part in parts
+        for number, (part, hatch) in enumerate(zip(parts, ("", "////"), strict=True), 1)
     ]
     panel = _bar_panel(bars, names, "AP50 and certified recall, %")
     return _table(parts), Plot("Two disjoint random halves of the images", [panel], _note(context, parts))
@@ -399,10 +402,10 @@ def _sweep(
     context: FigureContext, steps: Sequence[SweepPoint], hide: str, x_label: str, title: str, used: float | None
 ) -> Drawn:
     """Plot what a setting costs in AP, and what it gains in certified recall; the note hides the setting."""
-    steps = [replace(step, undefended_ap50=context.undefended_ap50) for step in steps]
+    steps = [replace(step, reference={"undefended_ap50": context.undefended_ap50}) for step in steps]
     x = [step.value for step in steps]
     series = [
-        Line("undefended AP50", x, [step.undefended_ap50 for step in steps], LINE_STYLES["undefended"]),
+        Line("undefended AP50", x, [context.undefended_ap50] * len(x), LINE_STYLES["undefended"]),
         Line("defended AP50", x, [step.outcome.ap50 for step in steps], LINE_STYLES["defended"]),
     ]
     gain = _certified(steps, x_label, marked=used, title="certified")
@@ -437,15 +440,15 @@ def _bar_panel(bars: Sequence[Bars], names: Sequence[str], y_label: str) -> Pane
     return Panel(x_label="", y_label=y_label, series=bars, ticks=ticks, y_limits=limits)
 
 
-def _table(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    return [row.to_row() for row in rows]
+def _table(steps: Sequence[SweepPoint]) -> list[dict[str, Any]]:
+    return [step.to_row() for step in steps]
 
 
 def _value_ticks(steps: Sequence[SweepPoint]) -> dict[float, str]:
     return {step.value: f"{step.value:g}" for step in steps}
 
 
-def _has_gaps(steps: Sequence[SweepPoint | Part]) -> bool:
+def _has_gaps(steps: Sequence[SweepPoint]) -> bool:
     return any(step.outcome.rule is None for step in steps)
 
 
@@ -458,26 +461,15 @@ def _why_empty(steps: Sequence[SweepPoint]) -> str:
 
 
 def _note(
-    context: FigureContext, steps: Sequence[SweepPoint | Part] = (), *, gaps: bool = False, hide: Collection[str] = ()
+    context: FigureContext, steps: Sequence[SweepPoint] = (), *, gaps: bool = False, hide: Collection[str] = ()
 ) -> str:
     """Return the caveats of certified recall, of which some of the steps may have none."""
     note = _describe_settings(context, hide=hide)
     if gaps or _has_gaps(steps):
-        note += f" Gaps: {_point(context)} is not reached."
+        note += f" Gaps: {describe_point(context.settings)} is not reached."
     if context.vacuous_far:
         note += f" {context.vacuous_far:,} of the objects have no far position and count as certified there (vacuous)."
     return note
-
-
-def _point(context: FigureContext) -> str:
-    """Describe the operating point."""
-    settings = context.settings
-    if settings.clean_recall is not None:
-        return f"clean recall {100 * settings.clean_recall:g} %"
-    if settings.fppi is not None:
-        return f"a base_threshold with {describe_fppi(settings.fppi)}"
-    fixed = settings.rule.base_threshold if settings.base_threshold is None else settings.base_threshold
-    return f"base_threshold {fixed:g}"
 
 
 def _describe_settings(context: FigureContext, *, hide: Collection[str]) -> str:
@@ -499,7 +491,7 @@ def _describe_settings(context: FigureContext, *, hide: Collection[str]) -> str:
         "bound": f"{threat.bound} bound",
         "area": f"patch area {100 * threat.area:g} %",
         "aspect": "square" if threat.aspect == 1 else f"width : height {threat.aspect:g}",
-        "point": f"at {_point(context)}",
+        "point": f"at {describe_point(settings)}",
     }
     shown = [text.replace(" ", "\N{NO-BREAK SPACE}") for name, text in facts.items() if name not in hide]
     images, objects = plural(context.image_set.image_count, "image"), plural(len(context.image_set.counted), "object")

@@ -23,7 +23,7 @@ from objectseeker.metrics.average_precision import candidate_pairs, coco_ap50, g
 from objectseeker.metrics.certified import build_proof_table, certified_objects
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs_as_objects
-from objectseeker.metrics.settings import EvaluationSettings, describe_operating_point
+from objectseeker.metrics.settings import EvaluationSettings, describe_point
 from objectseeker.metrics.slices import MIN_SLICE_OBJECTS, NO_TAGS, ImageTags
 from objectseeker.metrics.sweeps import SIZE_BINS, measured
 from objectseeker.report.certificates import Column
@@ -160,9 +160,8 @@ def report_data(source: ReportSource) -> ReportData:
     image_set = ImageSet.from_images(source.images, source.label_map)
     undefended, coco = undefended_curve(image_set), coco_ap50(image_set)
     defended = measured(image_set, source.settings)
-    caveat = defended.caveat()
     if defended.rule is None:
-        raise ObjectSeekerError(caveat or "there is no such operating point")
+        raise ObjectSeekerError(defended.caveat() or "there is no such operating point")
     recall = np.asarray(defended.recall_per_class)
     has_objects = image_set.objects_per_class > 0
     metrics = {
@@ -182,16 +181,17 @@ def report_data(source: ReportSource) -> ReportData:
             for c in np.flatnonzero(has_objects).tolist()
         ],
     }
-    caveats = [] if caveat is None else [f"{caveat[0].upper()}{caveat[1:]}."]
-    return ReportData(image_set, defended.rule, metrics, caveats)
+    return ReportData(image_set, defended.rule, metrics, [])
 
 
 def _unlabeled_data(source: ReportSource) -> ReportData:
     """Use the output boxes of the defended detector as objects. Shares of them are not recalls; no AP."""
     rule = source.settings.fixed_rule
     if rule is None:
-        point = describe_operating_point(source.settings)
-        raise ObjectSeekerError(f"a point {point} cannot be found without annotations: give a base threshold instead")
+        point = describe_point(source.settings)
+        raise ObjectSeekerError(
+            f"a point at {point} cannot be found without annotations: give a base threshold instead"
+        )
     image_set = output_image_set(source, list(source.images), rule)
     images = image_set.images
     if not len(image_set.ground_truth):
@@ -333,7 +333,7 @@ def defense_settings(source: ReportSource, rule: PruningRule) -> dict[str, str]:
         values |= {"detector": redact_path(defense.detector_name), "detector fingerprint": redact_path(fingerprint)}
         values |= defense.options | {"masks": str(defense.masks), "fill": defense.fill}
     values |= {"rule": rule.describe()} | rule.settings()
-    values |= {"bound": settings.threat.bound, "operating point": describe_operating_point(settings)}
+    values |= {"bound": settings.threat.bound, "operating point": f"at {describe_point(settings)}"}
     return {key: value if isinstance(value, str) else repr(value) for key, value in values.items() if value is not None}
 
 

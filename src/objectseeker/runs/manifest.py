@@ -152,7 +152,7 @@ class Manifest(RunSettings):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Document(RunSettings):
+class _RunFile(RunSettings):
     """run.json, without its format."""
 
     sha256: str
@@ -182,7 +182,7 @@ def decode_manifest(content: bytes, source: Path) -> tuple[Manifest, str]:
     start = FIRST_LINES.match(content)
     if start is None or hashlib.sha256(content[start.end() :]).hexdigest() != start[1].decode():
         raise _damaged(source)
-    document = codec.read_json(content, _Document, str(source), format=FORMAT, fix="observe into a new folder")
+    document = codec.read_json(content, _RunFile, str(source), format=FORMAT, fix="observe into a new folder")
     images = _open_index(source.with_name(INDEX), document.images_sha256)
     settings = {item.name: getattr(document, item.name) for item in fields(RunSettings)}
     manifest = Manifest(**settings, images=images)

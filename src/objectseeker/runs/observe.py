@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -200,7 +200,7 @@ def time_view(
 
     Two batches of views are timed of each of `TIMED_IMAGES` readable images.
     """
-    count, batch_size = plan_run(dataset, settings, limit=limit).images, settings.batch_size or BATCH
+    count = plan_run(dataset, settings, limit=limit).images
     images: list[Image] = []
     reason: ObjectSeekerError | None = None
     for entry in select_images(dataset, count, seed):
@@ -212,6 +212,12 @@ def time_view(
             break
     if not images:
         raise ObjectSeekerError(f"none of the {count} images can be read, the last: {reason}")
+    return seconds_per_view(detector, images, settings)
+
+
+def seconds_per_view(detector: LoadedDetector, images: Sequence[Image], settings: ObservationSettings) -> float:
+    """Time two batches of views of each image on this machine."""
+    batch_size = settings.batch_size or BATCH
 
     def time_views(image: Image) -> tuple[float, int]:
         height, width = image.shape[:2]
