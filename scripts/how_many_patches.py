@@ -1,6 +1,7 @@
 """Print what recipes certify against one, two, three and any number of patches, at equal spurious boxes, from one run.
 
     python scripts/how_many_patches.py RUN [--spurious 0.5] [--base-threshold 0.3] [--images 120] [--recipes R R ...]
+        [--data FILE] [--best FILE]
 
 RUN is what `objectseeker observe DATASET --masks RECIPE` wrote, where RECIPE is a sum that has all recipes to compare,
 such as halves:9+bands:1%+windows:1/2+windows:1/3+windows:2/3+windows:1/4+pairs:3. Each recipe is measured with the
@@ -23,7 +24,7 @@ from data_files import add_data_option, save_data
 
 from objectseeker import ObjectSeekerError, Patch, Rule
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.recipes import Recipe, parse_recipe
+from objectseeker.core.recipes import parse_recipe
 from objectseeker.metrics.certified import build_proof_table, certified_objects
 from objectseeker.metrics.image_set import ImageSet, restrict_images
 from objectseeker.metrics.replay import find_candidates
@@ -33,21 +34,20 @@ from objectseeker.text import to_markdown
 
 THREATS = {
     "outside": Patch(location="outside"),
-    "one carried, and outside": Patch(0.01, location="anywhere", with_outside=True),
+    "one anywhere, and outside": Patch(0.01, location="anywhere", with_outside=True),
     "one anywhere": Patch(0.01, location="anywhere"),
     "two anywhere": Patch(0.01, location="anywhere", count=2),
     "three anywhere": Patch(0.01, location="anywhere", count=3),
 }
 FAMILIES = ("windows:1/2", "windows:1/3", "windows:2/3", "windows:1/4")
 OTHERS = ("halves:4", "halves:9", "bands:0.01", "bands:0.01,spacing=2.0+bands:0.01", "pairs:1", "pairs:2", "pairs:3")
-BUDGETS = (40, 121)
 STEP = 0.025
 EVIDENCE_SHARE = 0.6  # of the mask threshold
 
 
 @dataclass(frozen=True)
 class Row:
-    recipe: Recipe
+    recipe: str
     passes: int
     spurious: float
     shares: dict[str, float]
@@ -58,11 +58,10 @@ def main() -> int:
     run = open_run(options.run)
     images = list(run.images())[: options.images]
     size = images[0].observation.width, images[0].observation.height
-    recipes = [parse_recipe(text) for text in options.recipes or default_recipes()]
     rows = []
-    for recipe in recipes:
+    for recipe in options.recipes or default_recipes():
         try:
-            restricted = restrict_images(images, recipe)
+            restricted = restrict_images(images, parse_recipe(recipe))
         except ObjectSeekerError:
             continue  # this run has not all of its masks
         row = measure(run, restricted, recipe, options.spurious, options.base_threshold)
@@ -86,19 +85,19 @@ def main() -> int:
     save_data(options.data, shown)
     print(to_markdown(shown))
     best = [
-        {
-            "threat": name,
-            "passes": f"at most {budget}",
-            "recipe": str(top.recipe),
-            "certified": f"{top.shares[name]:.1f}",
-        }
-        for name in THREATS
-        for budget in BUDGETS
-        for top in [max((r for r in rows if r.passes <= budget), key=lambda r: r.shares[name], default=None)]
-        if top is not None
+        {"threat": name} | best_within(rows, name, 40, "") | best_within(rows, name, 121, " there") for name in THREATS
     ]
+    save_data(options.best, best)
     print(to_markdown(best))
     return 0
+
+
+def best_within(rows: Sequence[Row], threat: str, budget: int, suffix: str) -> dict[str, str]:
+    """Return the masks that certify most within this many passes, the fewest among equals, as cells."""
+    best = max((row for row in rows if row.passes <= budget), key=lambda row: row.shares[threat], default=None)
+    cells = ("-",) * 3 if best is None else (f"`{best.recipe}`", str(best.passes), f"{best.shares[threat]:.1f}")
+    names = (f"at most {budget} passes", f"passes{suffix}", f"certified{suffix}")
+    return dict(zip(names, cells, strict=True))
 
 
 def default_recipes() -> list[str]:
@@ -109,7 +108,7 @@ def default_recipes() -> list[str]:
 
 
 def measure(
-    run: Run, images: Sequence[ObservedImage], recipe: Recipe, spurious: float, base_threshold: float
+    run: Run, images: Sequence[ObservedImage], recipe: str, spurious: float, base_threshold: float
 ) -> Row | None:
     """Return the better of both rules for every threat; None if every threshold adds too many boxes."""
     image_set = ImageSet.from_images(images, run.label_map)
@@ -137,7 +136,7 @@ def measure(
         for name, holds in zip(THREATS, certified, strict=True):
             shares[name] = max(shares.get(name, 0.0), 100 * float(holds.mean()))
     width, height = observations[0].width, observations[0].height
-    return Row(recipe, recipe.forward_passes(width, height), added, shares) if shares else None
+    return Row(recipe, parse_recipe(recipe).forward_passes(width, height), added, shares) if shares else None
 
 
 def rule_at(mask_threshold: float, base_threshold: float, is_evidence: bool) -> Rule:
@@ -159,6 +158,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, help="only the first images of the run")
     parser.add_argument("--recipes", nargs="+", help="instead of all that the run has masks of")
     add_data_option(parser)
+    parser.add_argument("--best", type=Path, metavar="FILE", help="write the best masks of each threat, likewise")
     return parser.parse_args()
 
 
