@@ -1,5 +1,6 @@
 """The page about other tools: every block of Python runs, in order, where its tool is installed."""
 
+import importlib
 import importlib.resources
 import re
 import sys
@@ -44,13 +45,15 @@ def blocks():
 
 @pytest.mark.parametrize(("needs", "block"), blocks() if PAGE.exists() else [])
 def test_every_block_runs(needs, block, tmp_path, monkeypatch):
-    if needs == "ultralytics" and find_spec("ultralytics") is None:  # AGPL: a stand-in, where it is not installed
+    monkeypatch.chdir(tmp_path)
+    if needs == "ultralytics" and find_spec("ultralytics") is not None:
+        importlib.import_module("ultralytics").YOLO("yolov8n.yaml").save("yolo.pt")  # random weights, no download
+    elif needs == "ultralytics":  # AGPL: a stand-in, where it is not installed
         module = ModuleType("ultralytics")
         module.YOLO = type("YOLO", (YoloModel,), {"__module__": "ultralytics"})
         monkeypatch.setitem(sys.modules, "ultralytics", module)
     elif needs and find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path / 'mlruns'}")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # no data base for a test
     if needs == "transformers":
@@ -63,3 +66,5 @@ def test_every_block_runs(needs, block, tmp_path, monkeypatch):
     if "maite_model" in block:
         names["dataset"] = mine["dataset"]
     exec(compile(block, "integrations.md", "exec"), names)
+    if needs == "mlflow":
+        names["mlflow"].end_run()  # here, not when Python ends: then it would write to another database

@@ -121,9 +121,13 @@ class ConsoleLogHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._seen: Counter[str] = Counter()
+        self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
+            if record.getMessage() in self._printed:  # a detector that is loaded twice says everything twice
+                return
+            self._printed.add(record.getMessage())
             self._seen[record.msg] += 1
             count = self._seen[record.msg]
             if count < MAX_REPEATS or log.isEnabledFor(logging.DEBUG):

@@ -19,6 +19,7 @@ from objectseeker.text import to_csv, to_markdown
 MEAN_STYLE = LineStyle(BLACK, "D", ":")
 UNTUNED_STYLE = LineStyle(PURPLE, "X", "", hollow=True)
 PRICES = {"spurious": "spurious boxes per clean image", "max_ap_loss": "points of AP50 lost"}
+COSTS = {"spurious": "spurious boxes per image", "max_ap_loss": "points of AP50 lost"}
 THRESHOLDS = ("base_threshold", "mask_threshold", "evidence_threshold", "evidence_power")
 SLICES_TITLE = "The best rule by slice, on the held-out half"
 SCHEDULE = ("alpha", "beta", "evidence_alpha", "evidence_beta")
@@ -94,25 +95,35 @@ def _x(point: TunedRule, by_passes: bool) -> float:
 
 
 def render_tuning(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> list[Any]:
-    """Return the parts of the output: the threshold, the masks, the best rule, the frontier and slices."""
-    best, rows, by_passes = tuning.best, frontier_rows(tuning), has_budgets(tuning)
-    shown = [name for name in ("max passes", "passes") if by_passes] or ["price"]
-    shown += ["rule"] if len({point.kind for point in tuning.frontier}) > 1 else []
-    short = [{name: row[name] for name in (*shown, *best.held_out_split.cells())} for row in rows]
-    listed = [f"at most {row['max passes']} passes: {row['masks']}, {row['rule']} rule" for row in rows if by_passes]
+    """Return the parts of the output: the answer, one table, how it was chosen, and slices."""
+    best, by_passes = tuning.best, has_budgets(tuning)
+    price_name = best.search_split.price_name
+    cost, *_, gain = best.held_out_split.cells().values()
+    location = ("mean of " if len(tuning.locations) > 1 else "") + ", ".join(tuning.locations)
+    answer = f"Certified: {gain} %, {location}, for {cost} {COSTS[price_name]}, on images not searched."
+    if by_passes:
+        table = terminal_table("Held out, by forward passes", [_budget_row(point) for point in tuning.frontier])
+    else:
+        rows = [{"tuned" if of == "held out" else of: cell for of, cell in row.items()} for row in tuning.rows()]
+        table = terminal_table("", [{of: row[of] for of in row if of != "searched"} for row in rows])
     return [
+        answer,
+        f"{best.kind} rule, the best of {tuning.rules:,} for at most {best.price:g} {PRICES[price_name]}; masks "
+        f"{tuning.masks}: at most {tuning.forward_passes} forward passes per image",
         f"base threshold {tuning.threshold:g}: {tuning.threshold_reason}",
-        f"masks {tuning.masks}: at most {tuning.forward_passes} forward passes per image",
-        f"{tuning.rules:,} rules competed",
-        terminal_table(
-            f"The {best.kind} rule; {PRICES[best.search_split.price_name]}: at most {best.price:g}", tuning.rows()
-        ),
-        terminal_table(f"{'Passes' if by_passes else 'Prices'}, on the held-out images; in percent", short),
-        *listed,
+        table,
         *([SLICES_TITLE] if slices else []),
         *slices_for_terminal(slices),
         *tuning.caveats,
     ]
+
+
+def _budget_row(point: TunedRule) -> dict[str, str]:
+    """Return the rule and masks of a budget, with what they cost and certify."""
+    cells = point.held_out_split.cells()
+    ends = (next(iter(cells)), list(cells)[-1])
+    masks = f"at most {point.budget} passes: {point.masks}, {point.kind} rule"
+    return {"": masks} | {name if name == ends[0] else f"certified {name}, %": cells[name] for name in ends}
 
 
 def tuning_dict(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from objectseeker.cli._options import (
     default_defense,
     tune_command,
 )
+from objectseeker.text import plural
 
 
 @app.command()
@@ -76,7 +77,12 @@ def check(
     if not as_json:
         stdout_console.print(f"[bold]{escape(loaded.fingerprint)}[/]")
 
+    failures: set[str] = set()
+
     def show(result: CheckResult) -> None:
+        if result.passed is False and result.detail in failures:
+            return  # a detector that cannot run fails every check for one reason
+        failures.add(result.detail)
         if not as_json:
             mark = {True: "[green]pass[/]", False: "[bold red]FAIL[/]", None: "[dim]info[/]"}[result.passed]
             stdout_console.print(f"{mark}  {result.name}: {escape(result.detail)}")
@@ -104,7 +110,8 @@ def check(
                 else f"objectseeker {following}"
             )
         else:
-            say(f"{len(report.failed)} checks failed: certificates for this detector would not hold.")
+            say(f"{plural(len(report.failed), 'check')} failed: {', '.join(report.failed)}.")
+            say("Certificates for this detector would not hold.")
     if not report.passed:
         raise typer.Exit(1)
 

@@ -49,7 +49,7 @@ VIDEO = "Video"
 @app.command()
 @expand_groups
 def detect(
-    inputs: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Images, folders, a dataset or a video.")],
+    inputs: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Images, folders, a dataset or a video.")],
     out: Annotated[Path, option(OUTPUT, "DIR", "Folder for the results.")],
     defense: DefenseOptions,
     annotate: Annotated[bool, option(OUTPUT, None, "Write annotated images or video.", show_default=False)] = True,

@@ -64,7 +64,7 @@ class TrackOptions:
 @app.command()
 @expand_groups
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that observe wrote.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders that observe wrote.")],
     defense: RunDefenseOptions,
     operating_point: OperatingPoint = None,
     tags: TagsFile = None,

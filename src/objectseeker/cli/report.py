@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import print_json, progress, say, warn
+from objectseeker.cli._console import print_json, print_next, progress, say, warn
 from objectseeker.cli._options import (
     OUTPUT,
     BaselineDefense,
@@ -57,6 +58,8 @@ def report(
     """
     from objectseeker.report import Baseline, write_report
 
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ObjectSeekerError(f"--out must be an HTML file, which browsers open: got {out}. Give {out}.html.")
     if baseline is None and baseline_defense is not None:
         raise ObjectSeekerError(f"--baseline-defense {baseline_defense} needs a --baseline RUN: name it")
     stored = open_run(run)
@@ -86,4 +89,6 @@ def report(
     if as_json:
         print_json(written.to_dict())
     else:
-        say(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB)")
+        say(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB); open it in a browser")
+        given = "" if defense.defense is None else f" --defense {shlex.quote(str(defense.defense))}"
+        print_next(f"objectseeker gate {shlex.quote(str(run))}{given} --policy policy.toml --out gate")

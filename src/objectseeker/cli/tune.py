@@ -91,7 +91,7 @@ def tune(
     --threshold is the score at which you deploy the detector. A defense outputs its boxes and, on clean images, a few
     spurious ones that masks add. Of all rules that add at most --spurious boxes per image, at the upper end of the 95 %
     interval, the one is chosen that certifies most of the detector's own boxes. The images are split in two: one part
-    is searched, the other measures exactly the rule that is written. Exit code 1: it breaks the promise there.
+    is searched, the other measures exactly the rule that is written. Exit code 1: it exceeds the price there.
 
     Certified counts the mean of far, close and over, or --patch-location alone: outside is any number of patches of
     any size and shape away from the object, which windows withstand.
@@ -172,9 +172,11 @@ def tune(
         print_json(tuning_dict(tuning, rows))
     else:
         say(*render_tuning(tuning, rows))
+    if tuning.broken_promise is not None:
+        stderr_console.print(f"[bold red]target missed:[/] {escape(tuning.broken_promise)}")
+    if not as_json:
         _print_next(tuning, files, out, None if is_run else source)
     if tuning.broken_promise is not None:
-        stderr_console.print(f"[bold red]promise broken:[/] {escape(tuning.broken_promise)}")
         raise typer.Exit(1)
 
 
@@ -186,7 +188,7 @@ def _print_next(tuning: Tuning, files: list[Path], out: Path | None, images: str
         print_rule(tuning.defense)
         return
     written = [shlex.quote(str(file)) for file in files]
-    say(f"Written: {', '.join(written)}; the frontier: {out / 'tuning.md'}")
+    say(f"Written: {', '.join(written)}; other prices: {out / 'tuning.md'}")
     if images is None:
         print_next(f"objectseeker evaluate RUN_OF_OTHER_IMAGES --defense {written[-1]}")
     else:

@@ -44,8 +44,9 @@ def verify(
     if as_json:
         print_json({"verified": True, "sha256": digest, **result.to_dict()})
         return
-    print_verdict(result)
     stdout_console.print(
         f"[bold]verified[/]: recomputed, bit-identical. The verdict is [bold]{result.verdict}[/]: ", end=""
     )
-    say(result.summarize(), f"sha256 {digest}")
+    say(result.summarize())
+    print_verdict(result)
+    say(f"sha256 {digest}: compare it with the number that gate printed")

@@ -46,6 +46,15 @@ ANNOTATED = {  # what a folder of annotated images holds, and how to name it
 }
 
 
+ANNOTATION_FILES = {  # by their suffix, how to name them
+    ".json": "coco:{}:IMAGES",
+    ".yaml": "yolo:{}",
+    ".txt": "list:{}",
+    ".parquet": "list:{}",
+    ".xml": "cvat:{}:IMAGES, or its folder as voc:DIR",
+}
+
+
 def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths: bool = False) -> Dataset:
     """Open a dataset: read and check all annotations, and find the images without decoding them.
 
@@ -79,6 +88,9 @@ def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths:
             return as_sequences(text, images, skip_log)
         if path_spec and kind in READERS:
             return READERS[kind](text, path_spec, skip_log)
+        if not is_url(text) and text.endswith(tuple(ANNOTATION_FILES)) and Path(text).expanduser().is_file():
+            form = ANNOTATION_FILES[Path(text).suffix].format(text)
+            raise ObjectSeekerError(f"{text!r} is a file of annotations, not an image. Name it as {form}.")
         if is_url(text) or (text and Path(text).expanduser().exists()):
             dataset = unlabeled.read_folder(text, text, skip_log)
             unread = (

@@ -254,7 +254,9 @@ def _file_size(record: ImageRecord) -> int | None:
             return record.path.stat().st_size
     except (OSError, ValueError):  # a name the file system cannot hold
         pass
-    raise ObjectSeekerError(f"image {quote(record.id)} has no file at {display_path(record.path)}. Add it.")
+    raise ObjectSeekerError(
+        f"image {quote(record.id)} has no file at {display_path(record.path)}. Add it, or remove its annotations."
+    )
 
 
 def _overhang_warnings(records: Iterable[ImageRecord]) -> list[str]:

@@ -170,7 +170,7 @@ class Graph:
         if name is None:
             raise ObjectSeekerError(
                 f"cannot tell the layout of {self.path} from its outputs ({_listed(self.outputs)}): "
-                f"choose one with layout (--set layout=NAME), of {', '.join(LAYOUTS)}"
+                f"choose one with --set layout=NAME, of {', '.join(LAYOUTS)}, or wrap the graph: python:MODULE:FUNCTION"
             )
         if name in ("yolox", "yolov8") and not exported_by_yolo:
             name = self._disambiguate_layout(name, self.choose_size(size, LAYOUTS[name]))

@@ -88,7 +88,7 @@ def read_policy(file: Path) -> Policy:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ObjectSeekerError(
-            f"cannot read the policy {file}: {error.strerror}; write one with objectseeker gate --example"
+            f"cannot read the policy {file}: {error.strerror}; write one with objectseeker gate --example > policy.toml"
         ) from None
     except UnicodeDecodeError:
         raise ObjectSeekerError(f"the policy {file} is not UTF-8 text. Convert it.") from None

@@ -348,7 +348,8 @@ class DetectionTotals:
     def headline(self) -> str:
         """Return one sentence: how many boxes, how many of them recovered, and how many images are flagged."""
         return (
-            f"{self.boxes} boxes in {self.images} {self.unit}, {self.recovered_boxes} of them recovered by masking; "
+            f"{plural(self.boxes, 'box', 'boxes')} in {self.images} {self.unit if self.images != 1 else self.unit[:-1]}, "
+            f"{self.recovered_boxes} of them recovered by masking; "
             f"{self.flagged} of {self.images} {self.unit} flagged"
         )
 
@@ -372,7 +373,8 @@ class DetectionTotals:
                 f"certified there; all against {threat.describe()}, T = {self.threat['certification_threshold']:g}"
                 f"{', each frame separately' if self.unit == 'frames' else ''}"
             )
-            lines.append(self.scope)
+            if self.only_certified:
+                lines.append(ONLY_CERTIFIED_SCOPE)
         for counts, outcome in ((self.skipped, "skipped"), (self.other_class, 'listed as "other class"')):
             if counts:
                 named = ", ".join(f"{name} {count}" for name, count in counts.most_common())

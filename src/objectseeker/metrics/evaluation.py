@@ -157,11 +157,12 @@ class Evaluation:
         """Return a table: one row per metric, undefended next to defended, with intervals where there are any."""
         values = self.to_dict()
         names = ("undefended", "defended")
-        return [
+        rows = [
             {"": label} | {name: self._cell(name, key, values[name]) for name in names}
             for label, key in ROWS.items()
             if self.tally.boxes is not None or key not in FABRICATION_ROWS.values()
         ]
+        return [row for row in rows if any(row[name] for name in names)]
 
     def by(self, *columns: str, tags: ImageTags = NO_TAGS) -> list[SliceMetrics]:
         """Return the metrics slice by slice: of "class", of "size", or of a column of the images' tags."""
