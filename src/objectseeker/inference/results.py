@@ -373,8 +373,7 @@ class DetectionTotals:
                 f"certified there; all against {threat.describe()}, T = {self.threat['certification_threshold']:g}"
                 f"{', each frame separately' if self.unit == 'frames' else ''}"
             )
-            if self.only_certified:
-                lines.append(ONLY_CERTIFIED_SCOPE)
+            lines.append(self.scope)
         for counts, outcome in ((self.skipped, "skipped"), (self.other_class, 'listed as "other class"')):
             if counts:
                 named = ", ".join(f"{name} {count}" for name, count in counts.most_common())
