@@ -348,7 +348,7 @@ class DetectionTotals:
     def headline(self) -> str:
         """Return one sentence: how many boxes, how many of them recovered, and how many images are flagged."""
         return (
-            f"{plural(self.boxes, 'box', 'boxes')} in {self.images} {self.unit if self.images != 1 else self.unit[:-1]}, "
+            f"{plural(self.boxes, 'box', 'boxes')} in {plural(self.images, self.unit.removesuffix('s'))}, "
             f"{self.recovered_boxes} of them recovered by masking; "
             f"{self.flagged} of {self.images} {self.unit} flagged"
         )
