@@ -40,7 +40,7 @@ def opened(browser):
         **options,
     ):
         page = browser.new_page(viewport={"width": width, "height": height}, **options)
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)  # on a busy machine a page takes that long
         pages.append(page)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
