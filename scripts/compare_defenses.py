@@ -33,7 +33,7 @@ import numpy as np
 import PIL.Image
 from data_files import add_data_option, save_data
 
-from objectseeker import Defense, Halves, Patch, open_dataset, open_run
+from objectseeker import Defense, Patch, open_dataset, open_run
 from objectseeker.attack import attack_dataset
 from objectseeker.attack.setup import load_attack
 from objectseeker.attack.universal import PatchTraining, Placement, load_placed_images
@@ -84,7 +84,7 @@ COLUMNS = {
     **{"certified far": "far", "close": "close", "over": "over"},
 }
 TIMES = "times.json"
-ADAPTIVE_PLACE, ADAPTIVE_AREA = "random", 0.04
+ADAPTIVE_PLACE, ADAPTIVE_AREA, _ = ATTACKS["adaptive"]
 
 
 ON_ONE_CORE = """
@@ -150,7 +150,7 @@ def train(name: str, options: argparse.Namespace) -> str:
     defense = Defense.load("builtin")
     if name.startswith(YOLOX):  # the detector is on the device of its own accord
         os.environ |= {"YOLOX": str(options.yolox), "YOLOX_DEVICE": options.device or "cpu"}
-        defense, training["device"] = Defense.for_detector(YOLOX_GRADIENTS, masks=Halves(9)), None
+        defense, training["device"] = Defense.for_detector(YOLOX_GRADIENTS, masks=parse_recipe(YOLOX_MASKS)), None
     attack_dataset(options.dataset, place, defense, Patch(area), out=out, **training, **known)
     return name
 

@@ -58,13 +58,8 @@ def hash_module(module: Any, *, weights_only: bool = False) -> str:
         digest.update(repr(plain).encode("utf-8", "backslashreplace"))
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(
-            torch.empty(tensor.numel(), dtype=tensor.dtype)
-            .copy_(tensor.detach().flatten())
-            .view(torch.uint8)
-            .numpy()
-            .tobytes()
-        )
+        packed = torch.empty(tensor.numel(), dtype=tensor.dtype)  # a view of bytes needs a stride of 1
+        digest.update(packed.copy_(tensor.detach().flatten()).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

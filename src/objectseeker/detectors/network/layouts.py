@@ -247,7 +247,7 @@ def _grid_of_rows(name: str, rows: Array, size: Size, strides: tuple[int, ...]) 
 
 
 def count_cells(size: Size, strides: tuple[int, ...]) -> int:
-    """Return the number of cells of `grid`, which a graph may state a size too large to make for."""
+    """Return how many cells `grid` has, without making them: a graph may state a huge input size."""
     return sum(-(-size[0] // stride) * -(-size[1] // stride) for stride in strides)
 
 
