@@ -34,7 +34,7 @@ import PIL.Image
 from data_files import add_data_option, save_data
 
 from objectseeker import Defense, Patch, open_dataset, open_run
-from objectseeker.attack import attack_dataset
+from objectseeker.attack import AttackBudget, attack_dataset
 from objectseeker.attack.setup import load_attack
 from objectseeker.attack.universal import PatchTraining, Placement, load_placed_images
 from objectseeker.attack.whitebox import straight_through
@@ -165,9 +165,9 @@ def train_against(name: str, options: argparse.Namespace) -> Image:
     white = replace(setup.white, predict=Bypassed(setup.white.predict, baselines.FILTERS[name]))
     data, where = open_dataset(options.dataset), Placement.parse(ADAPTIVE_PLACE)
     images = load_placed_images(data, where, options.sample, options.seed)
-    setup = replace(setup, white=white)
-    training = PatchTraining(setup, data, images, where, Patch(ADAPTIVE_AREA), steps=options.steps, seed=options.seed)
-    return training.run()[0]
+    budget = AttackBudget(steps=options.steps)
+    setup = replace(setup, white=white, patch=Patch(ADAPTIVE_AREA), budget=budget, seed=options.seed)
+    return PatchTraining(setup, data, images, where).run()[0]
 
 
 class Bypassed:

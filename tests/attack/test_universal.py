@@ -10,7 +10,7 @@ import PIL.Image
 import pytest
 
 from objectseeker import Detections, Halves, Patch, Rule, open_dataset
-from objectseeker.attack import attack_dataset
+from objectseeker.attack import AttackBudget, attack_dataset
 from objectseeker.attack.setup import AttackSetup
 from objectseeker.attack.universal import PatchTraining, PlacedImage, Placement, draw_rectangles
 from objectseeker.datasets import DatasetImage
@@ -146,7 +146,8 @@ def test_random_search_finds_what_blinds_a_detector():
 
     pipeline = SimpleNamespace(seeker=SimpleNamespace(detector=detect), class_names=NAMES)
     data = SimpleNamespace(names=NAMES)
-    training = PatchTraining(AttackSetup(None, pipeline), data, [image], Placement("corner"), PATCH, steps=200)
+    setup = AttackSetup(None, pipeline, patch=PATCH, budget=AttackBudget(steps=200))
+    training = PatchTraining(setup, data, [image], Placement("corner"))
     pixels, curve = training.run()
     assert curve == sorted(curve, reverse=True)
     before = detect([image.pixels])[0].score[0]
@@ -173,8 +174,9 @@ def test_gradients_hide_objects_and_fabricate_boxes(system, text):
     white = WhiteBox(predict=module, detector=torch_detector(module, layout="decoded,fit=stretch", input_size=64))
     image = placed([[8, 8, 40, 40]], [0], size=(64, 64), carries=[0])
     pipeline = SimpleNamespace(rule=Rule(base_threshold=0.3, mask_threshold=0.5), class_names=NAMES)
-    setup = AttackSetup(SimpleNamespace(masks=Halves(3), fill=114), pipeline, white)
+    defense = SimpleNamespace(masks=Halves(3), fill=114)
+    setup = AttackSetup(defense, pipeline, white, patch=Patch(0.2), budget=AttackBudget(steps=40))
     data = SimpleNamespace(names=NAMES)
-    pixels, curve = PatchTraining(setup, data, [image], Placement.parse(text), Patch(0.2), system, steps=40).run()
+    pixels, curve = PatchTraining(setup, data, [image], Placement.parse(text), system).run()
     assert pixels.mean() > 220
     assert np.mean(curve[-5:]) < curve[0]

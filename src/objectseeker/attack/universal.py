@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ import PIL.Image
 from objectseeker.attack.artifacts import file_stems, save_image
 from objectseeker.attack.losses import DegradingTargets, degrading_loss
 from objectseeker.attack.optimizers import descend, random_search
-from objectseeker.attack.pipeline import AttackedSystem, Patches, Progress, no_progress, paste
+from objectseeker.attack.pipeline import AttackBudget, AttackedSystem, Patches, Progress, no_progress, paste
 from objectseeker.attack.setup import AttackSetup, Mode, load_attack
 from objectseeker.attack.whitebox import PatchRenderer, Tensor, WhiteBox, fill_views, straight_through
 from objectseeker.core.boxes import Detections, Floats, Ints, iou
@@ -216,7 +216,8 @@ def attack_dataset(
         if defense is not None and not isinstance(defense, Defense):
             defense = Defense.load(defense)
         setup = load_attack(defense or Defense.for_detector("builtin"), mode=mode, device=device)
-        canvas, curve = PatchTraining(setup, data, images, where, patch, system, steps, seed, on_progress).run()
+        setup = replace(setup, patch=patch, budget=AttackBudget(steps=steps), seed=seed)
+        canvas, curve = PatchTraining(setup, data, images, where, system, on_progress).run()
         scale = -(-SAVED_SIDE // max(canvas.shape[:2]))
         pixels = np.ascontiguousarray(canvas.repeat(scale, axis=0).repeat(scale, axis=1))
     rectangles = {
@@ -321,10 +322,7 @@ class PatchTraining:
     data: Dataset
     images: Sequence[PlacedImage]
     placement: Placement
-    patch: Patch
     system: AttackedSystem = "undefended"
-    steps: int = 100
-    seed: int = 0
     on_progress: Progress = no_progress
 
     def run(self) -> tuple[Image, list[float]]:
@@ -358,7 +356,7 @@ class PatchTraining:
         import torch
 
         white, images = cast(WhiteBox, self.setup.white), self.drawn_images
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.setup.seed)
         groups: dict[Any, list[PlacedImage]] = {}
         for image in images:
             groups.setdefault(white.place(image.size).size, []).append(image)
@@ -371,12 +369,12 @@ class PatchTraining:
             return scenes[rng.choice(len(scenes), p=share)].loss(leaf[0], rng)
 
         start = pixels.clamp(0, 255).to(white.device)[None]
-        last, _, curve = descend(start, loss_of, self.steps, self.on_progress)
+        last, _, curve = descend(start, loss_of, self.setup.budget.steps, self.on_progress)
         return last[0].round().byte().permute(1, 2, 0).cpu().numpy(), curve
 
     def _canvas_size(self, scenes: Sequence[_Scenes], rng: np.random.Generator) -> tuple[int, int]:
         """Return height and width of the trained patch: as many pixels as the network sees of it."""
-        aspect = self.patch.aspect
+        aspect = self.setup.patch.aspect
         seen = np.concatenate([group.rectangles(n, rng)[:, 2:] for group in scenes for n in range(len(group.images))])
         side = float(np.median(np.sqrt(seen.prod(axis=1)))) if len(seen) else 0.0
         short = float(np.clip(side * min(aspect**0.5, aspect**-0.5), *CANVAS_SIDES))
@@ -388,12 +386,12 @@ class PatchTraining:
 
         Only boxes are used. Of every image the first positions drawn are kept, so that losses can be compared.
         """
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.setup.seed)
         images, label_map = self.drawn_images[: 2 * IMAGES_PER_STEP], self.label_map
-        rectangles = [self.placement.rectangles(image, self.patch, rng).tolist() for image in images]
+        rectangles = [self.placement.rectangles(image, self.setup.patch, rng).tolist() for image in images]
         sides = [min(width, height) for of_image in rectangles for *_, width, height in of_image]
         short = round(float(np.clip(np.median(sides or [0]), *CANVAS_SIDES)))
-        start = rng.integers(0, 256, (short, max(round(short * self.patch.aspect), 8), 3), dtype=np.uint8)
+        start = rng.integers(0, 256, (short, max(round(short * self.setup.patch.aspect), 8), 3), dtype=np.uint8)
 
         def evaluate(numbers: Sequence[int], patches: Sequence[Patches]) -> list[tuple[float, bool]]:
             (pixels,) = patches[0]
@@ -401,7 +399,9 @@ class PatchTraining:
             pairs = zip(self._outputs(attacked), images, strict=True)
             return [(sum(_quality(boxes, image.objects, label_map) for boxes, image in pairs) / len(images), False)]
 
-        ((best, curve, _),) = random_search([start[None]], evaluate, self.steps, [rng], on_progress=self.on_progress)
+        ((best, curve, _),) = random_search(
+            [start[None]], evaluate, self.setup.budget.steps, [rng], on_progress=self.on_progress
+        )
         return best[0], curve[1:]
 
     def _outputs(self, images: Sequence[Image]) -> Sequence[Detections]:
@@ -424,7 +424,7 @@ class _Scenes:
 
     def rectangles(self, n: int, rng: np.random.Generator) -> Floats:
         """Return the patches of image n as boxes: center x, y, width, height on the network's input."""
-        raw = self.training.placement.rectangles(self.images[n], self.training.patch, rng)
+        raw = self.training.placement.rectangles(self.images[n], self.training.setup.patch, rng)
         boxes = self.renderer.to_network(n, np.concatenate([raw[:, :2], raw[:, :2] + raw[:, 2:]], axis=1))
         return np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], axis=1)
 
